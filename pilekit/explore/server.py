@@ -41,9 +41,12 @@ HEADERS = {
 IN_FRAME = {"Content-Security-Policy": "frame-ancestors 'self'"}
 """Added to the policy that a report holds, which may not say this itself."""
 
-QUESTIONS = ("corpus", "documents", "search", "document", "scored", "pairs", "pair", "cuts", "cut", "result", "trained")
+QUESTIONS = (
+    *("corpus", "documents", "search", "document", "scored", "pairs", "pair", "cuts", "cut"),
+    *("texts", "text", "passage", "result", "trained"),
+)
 """Methods of `Sources` that the page calls. The query of a request holds the arguments."""
-NUMBERS = ("start", "number", "place", "folder")
+NUMBERS = ("start", "end", "number", "place", "folder")
 
 
 def make_app(sources: Sources, hosts: tuple[str, ...], token: str) -> Starlette:

@@ -31,6 +31,8 @@ from pilekit.evaluate.results.result_folder import read_result
 from pilekit.explore.cuts import Cuts
 from pilekit.explore.removals import Removals
 from pilekit.explore.results import Results
+from pilekit.explore.tokens import token_pieces, tokens_over
+from pilekit.explore.traces import Traces
 from pilekit.report.collect import Artefact
 from pilekit.shards.random_access.pile_documents import PileDocuments
 from pilekit.stats.summary import corpus_stats
@@ -51,6 +53,7 @@ class Sources:
 
     dedup       a folder of `pilekit dedup`
     cuts        folders of `pilekit decontaminate` and `pilekit substrings`
+    traces      files of `pilekit trace`
     bpb         a folder of `pilekit bpb --out DIR --per-token`
     tokenizer   makes the tokens that the page shows; None with `bpb`: the tokenizer of its model
     results     artefacts that the page shows as `pilekit report` does
@@ -65,6 +68,7 @@ class Sources:
         *,
         dedup: Path | None = None,
         cuts: Sequence[Path] = (),
+        traces: Sequence[Path] = (),
         bpb: Path | None = None,
         tokenizer: str | None = None,
         results: Sequence[Artefact] = (),
@@ -74,6 +78,7 @@ class Sources:
         corpus = None if self._browsed is None else self._browsed.corpus
         self._removals = None if dedup is None else Removals(dedup, corpus)
         self._cuts = [Cuts(folder, corpus) for folder in cuts]
+        self._traces = [Traces(path, self._browsed) for path in traces]
         self._results = Results(results, manifest or (corpus.manifest if corpus else load_manifest("pile")), corpus)
         self._result = None if bpb is None else read_result(bpb)
         self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
@@ -105,6 +110,7 @@ class Sources:
             "shown": {label: visible(label, 80) for label in labels},
             "removed": removed,
             "cuts": [{"title": cuts.title, "subsets": cuts.subsets} for cuts in self._cuts],
+            "traces": [traces.title for traces in self._traces],
             "bits": self._result is not None,
             "results": self._results.listed(),
             "tokens": None if self._tokenizer is None else visible(self._tokenizer.path),
@@ -139,25 +145,48 @@ class Sources:
                 break
         return {"documents": matches, "next": place if place < len(searched) else None, "of": len(searched)}
 
-    def document(self, shard: str, number: int, *, most_shown: int = MOST_SHOWN) -> dict[str, Any]:
-        """A document with its duplicates, its cuts, and its text or its tokens.
+    def document(
+        self,
+        shard: str,
+        number: int,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        most_shown: int = MOST_SHOWN,
+    ) -> dict[str, Any]:
+        """A document with its duplicates, its cuts, and its text or its tokens; `start` and `end` mark characters.
 
-        tokens   lists of text, id, bytes and bits, which are None where nothing was scored
-        text     of a document without tokens
+        from     the first character that is shown: not 0 if the marked ones are far behind the beginning
+        text     of a document without tokens, and without a mark
+        around   the texts before, in and after the mark of a document without tokens
+        tokens   lists of text, id, bytes and bits, which are None where nothing was scored; only from the beginning on
+        marked   the first token of the mark, and the one after it
         rate     the bits per byte of a scored document
         """
         document = self._documents.document(shard, number)
-        text = document.text[:most_shown]
+        mark = None if start is None or end is None else (start, end)
+        begin = max(0, mark[0] - most_shown // 2) if mark and mark[1] > most_shown else 0
+        text = document.text[begin : begin + most_shown]
         shown: dict[str, Any] = {**_listed(document), "characters": len(document.text), "shown": len(text)}
+        shown["from"] = begin
         shown["meta"] = {visible(key, 80): visible(value, 500) for key, value in document.meta.items()}
         shown["duplicates"] = None if self._removals is None else self._removals.cluster_of(shard, number)
         shown["cuts"] = [{"title": cuts.title, **cuts.in_document(shard, number)} for cuts in self._cuts]
-        if self._tokenizer is None:
+        if self._tokenizer is not None and not begin:
+            return {**shown, **self._tokens(document, text, mark)}
+        if mark is None:
             return {**shown, "text": visible_lines(text)}
+        bounds = [0, mark[0] - begin, mark[1] - begin, len(text)]
+        return {**shown, "text": "", "around": [visible_lines(text[at:after]) for at, after in pairwise(bounds)]}
+
+    def _tokens(self, document: Document, text: str, mark: tuple[int, int] | None) -> dict[str, Any]:
+        """The fields `tokens`, `text`, `rate` and `marked` of the beginning of a document."""
+        assert self._tokenizer is not None
         ids, spans = self._tokenizer.encode_with_spans(text)
         bits = {} if self._result is None else self._bits_of(document, ids, whole=len(text) == len(document.text))
-        tokens = _pieces(text, ids, spans, bits)
-        return {**shown, "tokens": tokens, "text": "" if tokens else visible_lines(text), "rate": self._rate(document)}
+        tokens = token_pieces(text, ids, spans, bits)
+        shown = {"tokens": tokens, "text": "" if tokens else visible_lines(text), "rate": self._rate(document)}
+        return shown if mark is None else {**shown, "marked": tokens_over(text, spans, *mark)}
 
     def scored(self, start: int) -> dict[str, Any]:
         """A page of the scored documents, the most bits per byte first."""
@@ -195,6 +224,18 @@ class Sources:
     ) -> dict[str, Any]:
         """A cut, by its place among the cuts of the subset or of the document, with the text that it repeats."""
         return self._cuts[folder].cut(place, subset=subset, shard=shard, number=number)
+
+    def texts(self, folder: int, start: int) -> dict[str, Any]:
+        """A page of the texts of the file at this place of `traces`."""
+        return self._traces[folder].listed(start)
+
+    def text(self, folder: int, number: int) -> dict[str, Any]:
+        """A traced text with its passages."""
+        return self._traces[folder].text(number)
+
+    def passage(self, folder: int, number: int, place: int) -> dict[str, Any]:
+        """A passage of a traced text, with the documents that have it."""
+        return self._traces[folder].passage(number, place)
 
     def result(self, place: int) -> str:
         """The page of a result."""
@@ -267,13 +308,3 @@ def _rates(records: Records) -> npt.NDArray[np.float64]:
     """Bits per byte of each document."""
     rates: npt.NDArray[np.float64] = records.nll / np.log(2) / np.maximum(records.bytes, 1)
     return rates
-
-
-def _pieces(text: str, ids: list[int], spans: list[tuple[int, int]], bits: dict[int, float]) -> list[list[Any]]:
-    """[text, id, bytes, bits] of each token; a character comes with the token that has its last byte."""
-    ends = np.cumsum([len(character.encode()) for character in text])
-    cuts = [0, *np.searchsorted(ends, [end for _, end in spans], side="right").tolist()]
-    return [
-        [visible_lines(text[first:after]), token, end - begin, bits.get(place)]
-        for place, ((first, after), token, (begin, end)) in enumerate(zip(pairwise(cuts), ids, spans, strict=True))
-    ]

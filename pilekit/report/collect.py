@@ -1,8 +1,8 @@
 """`sort_out`: the artefacts at the given paths with the command that makes each, and the paths that are corpora.
 
-A pilekit folder is known by its header (`pilekit.json`), a result of `pilekit bpb` by `result.json`, and a saved output
-of `stats --json` or `verify --json` by its fields. Folders are searched for more of these. Everything else is a corpus,
-which a report counts.
+A pilekit folder is known by its header (`pilekit.json`), a result of `pilekit bpb` by `result.json`, a file of `pilekit
+trace` by the header in its metadata, and a saved output of `stats --json` or `verify --json` by its fields. Folders are
+searched for more of these. Everything else is a corpus, which a report counts.
 
 An artefact holds the settings it was made with, but not the command line. So the command is written from the settings;
 CORPUS stands for an input whose path the artefact does not hold.
@@ -27,6 +27,8 @@ from pilekit.evaluate.results.result_folder import read_result
 from pilekit.report.corpus import read_output
 from pilekit.shards.verify.findings import some_names
 from pilekit.stats.result import CorpusStats
+from pilekit.trace.result_file import result_header
+from pilekit.trace.traced_passages import TextTraces
 
 logger = message_logger(__name__)
 
@@ -40,6 +42,7 @@ KINDS = {
     "run": ("Training", "train"),
     "bpb": ("Bits per byte", "bpb"),
     "compared": ("Bits per byte", "bpb"),
+    "trace": ("Traced texts", "trace"),
 }
 """The kinds of artefacts in the order of the page, each with the title of its section and its command."""
 
@@ -49,6 +52,8 @@ WITH_HEADER = ("dedup", "cleaning", "decontamination", "substrings", "run")
 DEPTH = 3
 """How many levels below a given folder are searched."""
 
+_SUFFIXES = (".json", ".parquet")
+
 
 @dataclass(frozen=True, slots=True)
 class Artefact:
@@ -57,7 +62,7 @@ class Artefact:
     kind       a key of `KINDS`
     path       the folder or file; for several, their names
     command    a command that makes it with these settings
-    content    a corpus's paths, a folder's header, a saved output, or results of `pilekit bpb`
+    content    a corpus's paths, a folder's or file's header, a saved output, or results of `pilekit bpb`
     inputs     the names of the shards that were read, or ""
     made_by    the version of pilekit, or ""
     is_given   whether the user gave its path; if it is damaged, that is an error, and a found artefact is left out
@@ -124,7 +129,7 @@ def counted_corpus(paths: Sequence[str], manifest: Manifest | str | Path | None,
 def _files(path: str) -> Iterator[tuple[Path, bool]]:
     """The files that may name an artefact, and whether they were given. Hidden folders and links are not entered."""
     if not Path(path).is_dir():
-        if path.endswith(".json"):
+        if path.endswith(_SUFFIXES):
             yield Path(path), True
         return
 
@@ -134,7 +139,7 @@ def _files(path: str) -> Iterator[tuple[Path, bool]]:
     for folder, folders, names in os.walk(path, onerror=refuse):
         is_last = len(Path(folder).relative_to(path).parts) == DEPTH
         folders[:] = [] if is_last else sorted(name for name in folders if not name.startswith("."))
-        for file in sorted(Path(folder, name) for name in names if name.endswith(".json") and name[0] != "."):
+        for file in sorted(Path(folder, name) for name in names if name.endswith(_SUFFIXES) and name[0] != "."):
             if not file.is_symlink():
                 yield file, str(file.parent) == str(Path(path)) and file.name in (HEADER_FILE, RESULT_FILE)
 
@@ -157,6 +162,12 @@ def _artefact(file: Path, is_given: bool) -> Artefact | None:
         command = shell_command(KINDS[kind][1], *_arguments(header, folder), "--out", folder)
         inputs = some_names(name.removeprefix("/") for name in header.inputs)  # an evaluation's name has a slash
         return Artefact(kind, folder, command, header, inputs, header.pilekit, is_given)
+    if file.suffix == ".parquet":
+        traced = result_header(TextTraces, file)
+        if traced is None:
+            return None
+        command = shell_command("trace", "TEXTS", *_arguments(traced, folder), "--out", str(file))
+        return Artefact("trace", str(file), command, traced, some_names(traced.inputs), traced.pilekit, is_given)
     saved = read_output(file)
     if saved is None and is_given:
         raise PilekitError(
@@ -175,7 +186,7 @@ def shell_command(*words: str) -> str:
 
 FEW = 4
 """A command names at most this many shards. For more it names the folder that holds them."""
-_NOT_OPTIONS = ("seed", "bands", "rows", "write", "spellings")
+_NOT_OPTIONS = ("seed", "bands", "rows", "write", "spellings", "texts")
 _NAMES = {"label_path": "label"}
 _STANDS_FOR = {"against": "EARLIER", "dedup": "EARLIER"}
 

@@ -1,7 +1,7 @@
 """`write_report`: artefacts in, one self-contained HTML file out, which opens from disk.
 
-collect.py sorts the paths into artefacts. The section module of a kind (corpus, dedup, cuts, training, bits) turns an
-artefact into data for its template, `templates/KIND.html`, without any HTML but figures, which are inline SVG
+collect.py sorts the paths into artefacts. The section module of a kind (corpus, dedup, cuts, training, bits, traces)
+turns an artefact into data for its template, `templates/KIND.html`, without any HTML but figures, which are inline SVG
 (figures.py). A corpus is hostile text. Every string passes through `visible` and jinja2's autoescape, so nothing
 becomes markup. The page's policy (CSP) allows no network, and no script but its own, which it names by its hash.
 """
@@ -33,6 +33,7 @@ from pilekit.report.collect import KINDS, Artefact, counted_corpus, left_out_if_
 from pilekit.report.corpus import corpus_content, with_shares_of
 from pilekit.report.cuts import cleaning_content, cut_content
 from pilekit.report.dedup import dedup_content
+from pilekit.report.traces import traced_content
 from pilekit.report.training import SAMPLED_STEPS, training_content
 from pilekit.shards.verify.findings import findings_table
 from pilekit.stats.result import CorpusStats
@@ -52,8 +53,9 @@ def write_report(
 ) -> tuple[str, ...]:
     """Write one HTML page that shows artefacts, and return the titles of its sections.
 
-    paths      folders that `dedup`, `clean`, `decontaminate`, `substrings`, `train` or `bpb --out` wrote, saved outputs
-               of `stats --json` and `verify --json`, folders that hold such artefacts, and corpora, which are counted
+    paths      folders that `dedup`, `clean`, `decontaminate`, `substrings`, `train` or `bpb --out` wrote, files that
+               `trace --out` wrote, saved outputs of `stats --json` and `verify --json`, folders that hold such
+               artefacts, and corpora, which are counted
     out        the file; it replaces an older one, whole or not at all
     manifest   describes the corpora; the Pile's by default
     tokenizer  counts the tokens of corpora too: an argument of `load_tokenizer`
@@ -159,6 +161,8 @@ def _content(
             return training_content(Path(path), sampled_steps)
         case "bpb":
             return result_content(content, path)
+        case "trace":
+            return traced_content(Path(path))
     return compared_content(content, path)
 
 

@@ -57,10 +57,14 @@ class MaximalPassage(NamedTuple):
 
 
 class ShardPassages:
-    """The passages that the documents of one shard share with the texts; `most` documents are listed for each."""
+    """The passages that the documents of one shard share with the texts.
 
-    def __init__(self, ngrams: NGrams, automaton: RunAutomaton, most: int):
-        self._ngrams, self._automaton, self._most = ngrams, automaton, most
+    most     so many documents are listed for each
+    common   no document is listed for a passage that more have; 0: some for each
+    """
+
+    def __init__(self, ngrams: NGrams, automaton: RunAutomaton, most: int, common: int):
+        self._ngrams, self._automaton, self._most, self._common = ngrams, automaton, most, common
         self._met, self._documents = automaton.unmet(), 0
         self._places: dict[int, tuple[int, list[Place]]] = {}
 
@@ -91,8 +95,8 @@ class ShardPassages:
         """
         states = np.unique(self._automaton.maximal(first, self._met.windows)[3]).tolist()
         return [
-            StatePlaces(state, windows, int(self._met.documents[state]), places)
-            for state in states
+            StatePlaces(state, windows, documents, [] if documents > self._common > 0 else places)
+            for state, documents in zip(states, self._met.documents[states].tolist(), strict=True)
             for windows, places in [self._places[state]]
         ]
 
@@ -106,21 +110,29 @@ def _place(batch: DocumentBatch, index: int, start: int, end: int) -> Place:
 
 
 def joined(
-    automaton: RunAutomaton, first: Int64, ngram: int, shards: Iterable[tuple[str, list[StatePlaces]]], most: int
+    automaton: RunAutomaton,
+    first: Int64,
+    ngram: int,
+    shards: Iterable[tuple[str, list[StatePlaces]]],
+    most: int,
+    common: int,
 ) -> Iterator[MaximalPassage]:
-    """The maximal passages of all texts, by text and first word; a passage has places in `most` documents at most.
+    """The maximal passages of all texts, by text and first word.
 
-    shards   the name of each shard in the corpus's order, and its result
+    shards         the name of each shard in the corpus's order, and its result
+    most, common   those of `ShardPassages`
     """
     met, places = automaton.unmet(), dict[int, list[tuple[str, Place]]]()
     for shard, states in shards:
-        for one in states:
-            state = one.state
-            if one.windows > met.windows[state]:
-                met.windows[state], met.documents[state], places[state] = one.windows, 0, []
-            if one.windows == met.windows[state]:
-                met.documents[state] += one.documents
-                places[state] += [(shard, place) for place in one.places[: most - len(places[state])]]
+        for here in states:
+            state = here.state
+            if here.windows > met.windows[state]:
+                met.windows[state], met.documents[state], places[state] = here.windows, 0, []
+            if here.windows == met.windows[state]:
+                met.documents[state] += here.documents
+                places[state] += [(shard, place) for place in here.places[: most - len(places[state])]]
+                if met.documents[state] > common > 0:
+                    places[state] = []
     for text, begin, last, state in automaton.maximal(first, met.windows).T[::-1].tolist():
         yield MaximalPassage(text, begin, last + ngram, int(met.documents[state]), places[state])
 
@@ -134,4 +146,4 @@ def is_exact(passage: str, place: str) -> bool:
 def _marks() -> str:
     """All characters of the Unicode categories P and S, and white space."""
     characters = map(chr, range(0x20000))
-    return "".join(one for one in characters if one.isspace() or unicodedata.category(one)[0] in "PS")
+    return "".join(mark for mark in characters if mark.isspace() or unicodedata.category(mark)[0] in "PS")

@@ -22,9 +22,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pilekit.artifacts.atomic_write import check_target, write_atomically
+from pilekit.artifacts.checked import reason_of_damage
 from pilekit.artifacts.folders import cache_folder, make_folder, refuse_linked_folders
 from pilekit.artifacts.header import FORMAT, Header, decode_header
 from pilekit.artifacts.job_folder import check_same_job
+from pilekit.artifacts.own_file import reading_own
 from pilekit.artifacts.parquet_rows import ROWS_PER_GROUP
 from pilekit.display.table_result import TableResult
 from pilekit.errors import PilekitError, message_logger
@@ -61,11 +63,16 @@ class RowsResult(TableResult):
         """All rows, in memory."""
         return pq.ParquetFile(self.file).read()
 
+    def batches(self, rows: int) -> Iterator[pa.RecordBatch]:
+        """The rows in batches of up to so many, read when they are asked for."""
+        if self.file is None:
+            yield from self.rows.to_batches(rows)
+        else:
+            yield from pq.ParquetFile(self.file).iter_batches(rows)
+
     def first_rows(self, count: int) -> pa.Table:
         """The first `count` rows, without reading the others."""
-        if self.file is None:
-            return self.rows[:count]
-        batch = next(pq.ParquetFile(self.file).iter_batches(count), None)
+        batch = next(self.batches(count), None)
         return self.SCHEMA.empty_table() if batch is None else pa.Table.from_batches([batch])
 
     def __eq__(self, other: object) -> bool:
@@ -144,19 +151,39 @@ def _finished_result(answer: type[Answer], path: Path, job: CorpusJob, parameter
     """The result in the file at `path`; None if there is none. PilekitError if another job wrote it."""
     if not path.exists():
         return None
-    try:
-        parquet = pq.ParquetFile(file := _opened(path))
-        encoded = (parquet.schema_arrow.metadata or {}).get(_HEADER)
-        for _ in parquet.iter_batches(ROWS_PER_GROUP):
-            pass  # Damage is told here.
-    except (OSError, pa.ArrowException):
-        encoded = None
-    header = None if encoded is None else decode_header(encoded, path)
-    if header is None or header.kind != answer.KIND:
+    header = result_header(answer, path)
+    if header is None:
         raise PilekitError(f"{path}: exists, and is no result of pilekit {answer.COMMAND}; {_REMEDY}")
     check_same_job(path, header, parameters, inputs_for(path, job.corpus.shards).fingerprints, _REMEDY)
+    with reading_rows(answer, path) as rows:
+        for _ in rows.iter_batches(ROWS_PER_GROUP):
+            pass  # Damage is told here.
     logger.warning("already done: %s holds this result; to make it again, remove it first", path)
-    return answer(file, header.results["summary"], SkippedLines.from_note(header.results))
+    return answer(_opened(path), header.results["summary"], SkippedLines.from_note(header.results))
+
+
+def result_header(answer: type[RowsResult], path: str | Path) -> Header | None:
+    """The header of the result at `path`; None for any other file. PilekitError for a result of a later pilekit."""
+    try:
+        with reading_own(path) as file, pq.ParquetFile(file) as rows:
+            encoded = (rows.schema_arrow.metadata or {})[_HEADER]
+        kind = msgspec.json.decode(encoded, type=dict[str, Any]).get("kind")
+    except (OSError, pa.ArrowException, KeyError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return decode_header(encoded, path) if kind == answer.KIND else None
+
+
+@contextmanager
+def reading_rows(answer: type[RowsResult], path: str | Path) -> Iterator[pq.ParquetFile]:
+    """The file of a result; an error in the block, and other columns, are a `PilekitError` about a damaged file."""
+    try:
+        with pq.ParquetFile(path) as file:
+            if not file.schema_arrow.equals(answer.SCHEMA):
+                raise ValueError("it has other columns")
+            yield file
+    except (OSError, ValueError, TypeError, LookupError, pa.ArrowException) as error:
+        remedy = f"remove it, and run `pilekit {answer.COMMAND}` again"
+        raise PilekitError(f"{path}: is damaged ({reason_of_damage(error)}); {remedy}") from error
 
 
 def _write(

@@ -85,24 +85,25 @@ def trace_texts(
     if texts == STANDARD_INPUT and any(shard.path == STANDARD_INPUT for shard in corpus.shards):
         raise PilekitError("standard input (-) cannot be both the texts and the corpus; save one to a file first")
     job = CorpusJob(corpus, **work)
-    given = given_texts(texts, field)
-    parameters = {"texts": hash_of(given), "words": words, "documents": documents, "common": common}
+    read_texts = given_texts(texts, field)
+    parameters = {"texts": hash_of(read_texts), "words": words, "documents": documents, "common": common}
     parameters |= {"subsets": None if chosen is None else sorted(chosen), **corpus.manifest.record}
-    make = partial(_trace, given=given, parameters=parameters, subsets=chosen)
+    make = partial(_trace, texts=read_texts, parameters=parameters, subsets=chosen)
     return rows_result(TextTraces, out, job, parameters, make)
 
 
 def _trace(
-    job: FolderJob, *, given: Sequence[str], parameters: Mapping[str, Any], subsets: Sequence[str] | None
+    job: FolderJob, *, texts: Sequence[str], parameters: Mapping[str, Any], subsets: Sequence[str] | None
 ) -> Made:
     """Trace in all shards of the job."""
-    words, documents, folder, corpus = parameters["words"], parameters["documents"], job.output.folder, job.corpus
-    compact = [compacted(text) for text in given]
+    words, documents, common = (parameters[name] for name in ("words", "documents", "common"))
+    folder, corpus = job.output.folder, job.corpus
+    compact = [compacted(text) for text in texts]
     counts = [count for _, count in compact]
     long_enough = [number for number, count in enumerate(counts) if count >= words]
     if not long_enough:
         raise PilekitError(
-            f"none of {counted(len(given), 'text')} has {counted(words, 'word')} to look for; ask for fewer --words"
+            f"none of {counted(len(texts), 'text')} has {counted(words, 'word')} to look for; ask for fewer --words"
         )
     ngrams = NGrams.build((compact[number] for number in long_enough), words)
     del compact
@@ -110,7 +111,8 @@ def _trace(
     needs = [*ngrams.save(folder / "windows"), *automaton.save(folder / "automaton")]
     ngrams, automaton = NGrams.load(folder / "windows"), RunAutomaton.load(folder / "automaton")
     reading = partial(read, subsets=subsets, on_error=job.on_error, manifest=corpus.manifest)
-    notes = job.process_unfinished(partial(trace_shard, reading=reading, documents=documents, needs=needs))
+    trace = partial(trace_shard, reading=reading, documents=documents, common=common, needs=needs)
+    notes = job.process_unfinished(trace)
     read_documents: dict[str, int] = reduce(add_counts, (note["subsets"] for note in notes.values()), {})
     if job.part is None:
         check_label(corpus, read_documents, subsets, discard=job.output.discard)
@@ -118,27 +120,24 @@ def _trace(
         (name, msgspec.msgpack.decode(_path(job.output, name).read_bytes(), type=list[StatePlaces])) for name in notes
     )
     passages = defaultdict[int, list[MaximalPassage]](list)
-    for passage in joined(automaton, ngrams.first, words, shards, documents):
+    for passage in joined(automaton, ngrams.first, words, shards, documents, common):
         passages[long_enough[passage.text]].append(passage)
-    every, skipped = (
-        [one for of_text in passages.values() for one in of_text],
-        SkippedLines.from_notes(notes, job.shards),
-    )
+    skipped = SkippedLines.from_notes(notes, job.shards)
     covered = sum(map(covered_words, passages.values()))
     summary = {
-        "texts": len(given),
+        "texts": len(texts),
         "found": len(passages),
         "words": sum(counts),
         "covered": covered,
         "coverage": covered / sum(counts),
-        "passages": len(every),
-        "common": sum(one.documents > parameters["common"] > 0 for one in every),
+        "passages": sum(map(len, passages.values())),
+        "common": sum(passage.documents > common > 0 for of_text in passages.values() for passage in of_text),
         "documents": sum(read_documents.values()),
         "others": sum(note["others"] for note in notes.values()),
         "skipped": skipped.count,
         "subsets": dict(sorted(read_documents.items(), key=lambda item: (-item[1], item[0]))),
     }
-    return Made(trace_rows(given, counts, passages, parameters["common"]), summary, skipped)
+    return Made(trace_rows(texts, counts, passages, common), summary, skipped)
 
 
 def trace_shard(
@@ -149,6 +148,7 @@ def trace_shard(
     inputs: Inputs,
     reading: Reading,
     documents: int,
+    common: int,
     needs: Sequence[Path],
     share: Share,
 ) -> None:
@@ -156,7 +156,7 @@ def trace_shard(
     await_files(needs)
     path, read_documents = _path(output, shard.name), Counter[str]()
     ngrams = NGrams.load(output.folder / "windows")
-    passages = ShardPassages(ngrams, RunAutomaton.load(output.folder / "automaton"), documents)
+    passages = ShardPassages(ngrams, RunAutomaton.load(output.folder / "automaton"), documents, common)
     with reading(shard, advance=advance, ahead=share.ahead) as reader:
         for batch in reader:
             read_documents.update(batch.subsets)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar
 
 import msgspec
 import pyarrow as pa
 
-from pilekit.display.fitted_table import DASH, SHORTEN, Column, FittedTable, percentage
+from pilekit.display.fitted_table import DASH, MOST_ROWS, SHORTEN, Column, FittedTable, percentage
 from pilekit.errors import counted
 from pilekit.trace.given_texts import word_places
 from pilekit.trace.maximal_passages import MaximalPassage, is_exact
@@ -27,9 +28,8 @@ SCHEMA = pa.schema(
     {"number": _INT, "words": _INT, "covered": _INT, "coverage": pa.float64(), "text": _TEXT}
     | {"passages": pa.list_(_PASSAGE)}
 )
-_ROWS_AT_A_TIME = 1024
-_Traced = tuple[dict[str, Any], dict[str, Any]]
-"""A row, and one of its passages."""
+_ROWS_PER_GROUP = 128
+"""A row group of the file is what a reader takes in to show one text."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -53,36 +53,59 @@ class TextTraces(RowsResult):
         """The summary, and as `traces` the rows."""
         return {**self.summary, "traces": self.rows.to_pylist()}
 
-    def _rows(self) -> Mapping[Any, Any]:
-        return dict(enumerate(self.rows.to_pylist()))
+    def __getitem__(self, number: Any) -> dict[str, Any]:
+        """The row of a text."""
+        if number not in range(len(self.rows)):
+            raise KeyError(f"there is no text {number!r}; they are numbered from 0")
+        row: dict[str, Any] = self.rows.slice(number, 1).to_pylist()[0]
+        return row
 
-    def table(self) -> FittedTable[_Traced]:
+    def texts_with_passages(self) -> Iterator[dict[str, Any]]:
+        """The rows of texts that have passages, read when they are asked for."""
+        for batch in self.batches(_ROWS_PER_GROUP):
+            yield from (row for row in batch.to_pylist() if row["passages"])
+
+    def table(self) -> FittedTable[int]:
         """A row per passage: those of the first text come first."""
-        passages = [(row, passage) for row in self.rows.to_pylist() for passage in row["passages"]]
+        rows = self.texts_with_passages()
+        shown = list(islice(((row, passage) for row in rows for passage in row["passages"]), MOST_ROWS))
+
+        def of_passage(title: str, cell: Callable[[dict[str, Any]], str], **look: Any) -> Column[int]:
+            return Column(title, lambda place: cell(shown[place][1]), **look)
+
+        def documents(passage: dict[str, Any]) -> str:
+            return f"{passage['documents']:,}"
+
+        def text(place: int) -> str:
+            row, passage = shown[place]
+            passage_text: str = row["text"][passage["start"] : passage["end"]]
+            return passage_text
+
         columns = [
-            Column[_Traced]("Passage", lambda row: row[0]["text"][row[1]["start"] : row[1]["end"]]),
-            Column("Text", lambda row: f"{row[0]['number']:,}"),
-            Column("Words", lambda row: f"{row[1]['words']:,}"),
-            Column("Documents", _documents, Column("Docs", _documents)),
-            Column(
-                "Exact", lambda row: _of_first(row, lambda place: "yes" if place["exact"] else "no"), justify="left"
-            ),
-            Column("First in", lambda row: _of_first(row, lambda at: f"{at['shard']} {at['number']}"), justify="left"),
+            Column[int]("Passage", text),
+            Column("Text", lambda place: f"{shown[place][0]['number']:,}"),
+            of_passage("Words", lambda passage: f"{passage['words']:,}"),
+            of_passage("Documents", documents, short=of_passage("Docs", documents)),
+            of_passage("Exact", is_exact_first, justify="left"),
+            of_passage("First in", first_place, justify="left"),
         ]
         summary = self.summary
         share = f"{percentage(summary['coverage'])} % of {counted(summary['words'], 'word')} stand in passages"
-        texts = f"{summary['found']:,} of {counted(summary['texts'], 'text')}"
-        notes = [f"{share}, in {texts}; searched {counted(summary['documents'])}"]
-        return FittedTable(passages, columns, priority=(SHORTEN, "Exact", "First in"), notes=notes)
+        texts_found = f"{summary['found']:,} of {counted(summary['texts'], 'text')}"
+        notes = [f"{share}, in {texts_found}; searched {counted(summary['documents'])}"]
+        return FittedTable(range(summary["passages"]), columns, priority=(SHORTEN, "Exact", "First in"), notes=notes)
 
 
-def _documents(row: _Traced) -> str:
-    return f"{row[1]['documents']:,}"
+def is_exact_first(passage: Mapping[str, Any]) -> str:
+    """Whether the first document has a passage of a row exactly: yes, no, or a dash for a common passage."""
+    places = passage["places"]
+    return DASH if not places else "yes" if places[0]["exact"] else "no"
 
 
-def _of_first(row: _Traced, shown: Callable[[dict[str, Any]], str]) -> str:
-    places = row[1]["places"]
-    return shown(places[0]) if places else DASH
+def first_place(passage: Mapping[str, Any]) -> str:
+    """The first document that has a passage of a row, or a dash for a common passage."""
+    places = passage["places"]
+    return f"{places[0]['shard']} {places[0]['number']}" if places else DASH
 
 
 def covered_words(passages: Sequence[MaximalPassage]) -> int:
@@ -101,8 +124,8 @@ def trace_rows(
 
     common   passages in more documents are listed without places; 0: none
     """
-    for begin in range(0, len(texts), _ROWS_AT_A_TIME):
-        numbers = range(begin, min(begin + _ROWS_AT_A_TIME, len(texts)))
+    for begin in range(0, len(texts), _ROWS_PER_GROUP):
+        numbers = range(begin, min(begin + _ROWS_PER_GROUP, len(texts)))
         rows = [_row(number, texts[number], words[number], passages.get(number, ()), common) for number in numbers]
         yield pa.RecordBatch.from_pylist(rows, SCHEMA)
 

@@ -24,7 +24,8 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def everything(given: Path) -> Sources:
     cuts = [given / "dec", given / "sub"]
-    return Sources(given / "corpus", dedup=given / "dedup", cuts=cuts, bpb=given / "scores")
+    traces = [given / "traces.parquet"]
+    return Sources(given / "corpus", dedup=given / "dedup", cuts=cuts, traces=traces, bpb=given / "scores")
 
 
 @pytest.fixture(scope="session")

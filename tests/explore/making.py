@@ -1,4 +1,4 @@
-"""A corpus with hostile texts, labels and names, what dedup removed of it, a score of it, and the page of all that."""
+"""A corpus with hostile texts, labels and names, results of commands about it, and the page of all that."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pilekit.dedup.run import dedup_corpus
 from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.explore.server import serve
 from pilekit.explore.sources import Sources
+from pilekit.trace.trace_texts import trace_texts
 from tests.pipeline.making import write_shard
 from tests.tiny.models import tiny_model_dir
 
@@ -39,8 +40,19 @@ def texts() -> list[str]:
     return [*plain, *hostile, "Grüße: naïve 日本語 🙂 wording, unique as a ZEBRA", *copies]
 
 
+def generations() -> list[str]:
+    """Texts with passages of documents, which overlap, are common, or are in capitals; one has none."""
+    halves = f"{words(5)[:300]} {words(6)[60:]}"
+    return [
+        "nothing of this is written anywhere in the corpus",
+        f"{SCRIPT} begins: {words(7).upper()} {IMAGE} \x1b[31m {CLOSING}",
+        f"{words(200)} {IMAGE} between {halves}",
+        f"{words(0)} {words(1)} {words(0)}",
+    ]
+
+
 def make(folder: Path) -> None:
-    """`corpus/` with one shard, `dedup/`, `dec/`, `sub/`, `model/` and `scores/`."""
+    """`corpus/` with one shard, `dedup/`, `dec/`, `sub/`, `model/`, `scores/` and `traces.parquet`."""
     every = texts()
     write_shard(folder / "corpus" / NAME, every, [LABELS[number % 4] for number in range(len(every))])
     dedup_corpus(str(folder / "corpus"), out=folder / "dedup", write=False, jobs=1)
@@ -49,6 +61,7 @@ def make(folder: Path) -> None:
     options = {"common": 0, "write": False, "jobs": 1}
     decontaminate_corpus(folder / "corpus", against=folder / "quiz.jsonl", out=folder / "dec", **options)
     substrings_corpus(folder / "corpus", out=folder / "sub", write=False, jobs=1)
+    trace_texts(folder / "corpus", generations(), folder / "traces.parquet", words=4, common=3, documents=2, jobs=1)
     tiny_model_dir(folder / "model", max_length=256)
     bits_per_byte(folder / "model", folder / "corpus", out=folder / "scores", per_token=True, limit=10)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -157,6 +158,49 @@ def test_cuts_stand_beside_their_source(page: Browser, view: str, source: str) -
     page.wait(lambda: f"{view}: " in page.all("#shown")[0].text)
     click(page, ".fate button", "Compare")
     page.wait(lambda: page.all(".pair"))
+
+
+def test_a_traced_text_shows_its_passages_and_opens_their_documents(page: Browser) -> None:
+    click(page, "#views button", "Traced")
+    page.wait(lambda: status(page) == "1 to 4 of 4" and "100.00 % of" in page.all("#found small")[0].text)
+    click(page, "#found button", "text 2 ")
+    marks = page.wait(lambda: page.all("#shown pre mark"))
+    colours = {one.get_attribute("class"): one.value_of_css_property("background-color") for one in marks}
+    assert (set(colours), len(set(colours.values()))) == ({"", "copied"}, 2)
+    click(page, ".fate button", "common")
+    page.wait(lambda: "none is listed" in page.all("#passage")[0].text)
+    marks[0].click()
+    page.wait(lambda: "60 words in 2 documents" in page.all("#passage h3")[0].text)
+    passage = marks[0].text
+    assert [one.text for one in page.all("pre mark.current")] == [passage]
+    documents = [one.text for one in page.all("#passage li button")]
+    assert len(documents) == 2
+    click(page, "#passage li button", documents[1])
+    sought = page.wait(lambda: page.all("#shown pre mark.sought"))
+    assert page.all("#shown h2")[0].text == documents[1]
+    assert passage in sought[0].text
+    click(page, "#shown > p button", "Back to text 2")
+    page.wait(lambda: "60 words in 2 documents" in page.all("#passage h3")[0].text)
+    click(page, "#found button", "text 1 ")
+    page.wait(lambda: SCRIPT in page.all("#shown pre")[0].text and CLOSING in page.all("#shown pre")[0].text)
+    click(page, ".fate button", "60 words in 1 document")
+    page.wait(lambda: "other capitals or marks" in page.all("#passage")[0].text)
+    click(page, "#found button", "text 0 ")
+    page.wait(lambda: page.all("#shown h2")[0].text == "text 0")
+    assert page.all("#shown mark, .fate") == []
+
+
+def test_a_word_that_was_searched_is_scrolled_to(browser: Browser, tmp_path: Path) -> None:
+    write_shard(tmp_path / "a.jsonl", [" ".join(["filler words"] * 3000 + ["needle"] + ["more"] * 3000)])
+    with served(Sources(tmp_path / "a.jsonl")) as address:
+        browser.look()
+        browser.open(address)
+        browser.wait(lambda: browser.all("#found li"))
+        search(browser, "needle")
+        browser.all("#found button")[0].click()
+        mark = browser.wait(lambda: browser.all("#shown mark"))[0]
+        place = "return arguments[0].getBoundingClientRect().top"
+        browser.wait(lambda: 0 < browser.driver.execute_script(place, mark) < 900)
 
 
 @pytest.fixture(scope="module")

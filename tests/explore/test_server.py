@@ -19,7 +19,7 @@ def ask(address: str, path: str = "", method: str = "GET", **headers: str) -> tu
 
 
 def test_the_page_and_its_questions_are_answered_with_the_policy(address: str) -> None:
-    for path in ("", "explore.js", "compare.js", "explore.css", "api/corpus", "api/documents?start=0"):
+    for path in ("", "explore.js", "compare.js", "traced.js", "explore.css", "api/corpus", "api/documents?start=0"):
         status, headers, content = ask(address, path)
         assert status == 200
         assert content
@@ -67,6 +67,7 @@ def test_a_question_that_the_page_does_not_ask_is_an_error_in_one_line(address: 
         "pair?shard=a&number=1",
         "cuts?folder=9&start=0",
         "cut?folder=0&place=99999",
+        *("texts?folder=9&start=0", "text?folder=0&number=99999", "passage?folder=0&number=0&place=0"),
     ):
         status, _, content = ask(address, f"api/{question}")
         assert (status, [*json.loads(content)]) == (400, ["error"])

@@ -16,7 +16,7 @@ from pilekit.evaluate.bits_per_byte import bits_per_byte
 from pilekit.explore.sources import Sources
 from pilekit.tokenize import load_tokenizer
 from tests.cli.running import run
-from tests.explore.making import LABELS, NAME, texts
+from tests.explore.making import LABELS, NAME, generations, texts
 from tests.pipeline.making import write_shard
 from tests.shards.making import slow_documents, unzstd
 from tests.tiny.models import tiny_model_dir
@@ -209,6 +209,8 @@ def test_no_answer_holds_a_control_character(sources: Sources) -> None:
     answers += [sources.cuts(folder, 0) for folder in (0, 1)]
     answers += [sources.cut(folder, place) for folder in (0, 1) for place in range(sources.cuts(folder, 0)["of"])]
     answers += [sources.document(NAME.removesuffix(".zst"), number) for number in range(118, 126)]
+    answers += [sources.texts(0, 0), *(sources.text(0, number) for number in range(len(generations())))]
+    answers += [sources.passage(0, 1, place) for place in range(3)]
     for answer in answers:
         for value in _values(answer):
             assert value in LABELS or value == visible(value)

@@ -17,6 +17,7 @@ from pilekit.pipeline.cleaning import clean_corpus
 from pilekit.shards.read.reader import read
 from pilekit.shards.verify.verify import verify_corpus
 from pilekit.stats.summary import corpus_stats
+from pilekit.trace.trace_texts import trace_texts
 from pilekit.train.config.sections import DataConfig, ModelConfig, TrainConfig, TrainSection
 from pilekit.train.log.metrics import StepBitsPerByte, StepLog, StepMetrics, StepSample
 from pilekit.train.run_folder import open_run, take_config
@@ -115,6 +116,8 @@ def artefacts(folder: Path, labels: list[str]) -> Path:
     substrings_corpus(corpus, out=made / "substrings", jobs=1)
     (made / "stats.json").write_text(json.dumps(corpus_stats(Corpus(corpus), copies=True).to_dict()))
     (made / "verify.json").write_text(json.dumps(verify_corpus(Corpus(corpus)).to_dict()))
+    generated = [f"so {first} {HOSTILE[0]}", first.upper(), "never seen " * 20]
+    trace_texts(corpus, generated, made / f"traces {HOSTILE[1]}.parquet".replace("/", ""), words=4, common=30, jobs=1)
     run_folder(made / "run", labels)
     shard = held_out(folder / "held-out")
     for step, seed in ((10, 0), (20, 1)):

@@ -33,7 +33,7 @@ from tests.report.artefacts import HOSTILE, SUBSETS, hostile_corpus, run_folder
 from tests.tiny.models import tiny_tokenizer
 
 
-class _Page(HTMLParser):
+class Page(HTMLParser):
     """The tables (caption -> rows of cells), and the sources (number -> command)."""
 
     def __init__(self, path: Path) -> None:
@@ -67,11 +67,11 @@ class _Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def parsed(page: Path) -> _Page:
-    return _Page(page)
+def parsed(page: Path) -> Page:
+    return Page(page)
 
 
-def test_every_section_is_filled_with_the_numbers_of_its_artefact(parsed: _Page, made: Path) -> None:
+def test_every_section_is_filled_with_the_numbers_of_its_artefact(parsed: Page, made: Path) -> None:
     stats = json.loads((made / "stats.json").read_text())
     of = {name: one for name, one in stats["subsets"].items() if name.isascii() and name.isprintable()}
     rows = {row[0]: row for row in parsed.tables["Subsets"]}
@@ -120,7 +120,7 @@ def test_every_part_links_to_its_source_a_command_that_the_command_line_takes(pa
         re.findall('class="artefact wide"|class="wide message"', text)
     )
     texts = re.findall(r'<li id="source-(\d+)"[^>]*><code>(.*?)</code>', text)
-    assert [int(number) for number, _ in texts] == list(range(1, 11))
+    assert [int(number) for number, _ in texts] == list(range(1, 12))
     made_from = re.findall(r"made from (.*?); pilekit", text)
     assert sum("quiz" in names for names in made_from) == 1
     assert not any(name.startswith("/") for names in made_from for name in names.split(", "))
@@ -153,7 +153,7 @@ def test_empty_sections_are_absent_and_a_corpus_is_counted(tmp_path: Path) -> No
     write_report(corpus, tmp_path / "report.html", manifest="pile-uncopyrighted", tokenizer=tokenizer)
     given = f"--copies --tokenizer {tokenizer} --manifest pile-uncopyrighted"
     assert given in (tmp_path / "report.html").read_text()
-    assert "2 subsets" not in _Page(tmp_path / "report.html").tables
+    assert "2 subsets" not in Page(tmp_path / "report.html").tables
     (corpus / "bad.jsonl").write_text('{"text": 5}\n' * 3)
     write_report(corpus, tmp_path / "report.html")
     assert re.search(r"<dt>bad lines skipped</dt><dd>(<a [^>]*>)?3<", (tmp_path / "report.html").read_text())
@@ -170,7 +170,7 @@ def test_title_and_date_are_those_given_and_hostile_ones_are_text(
     shard, out = write_shard(tmp_path / "one.jsonl", ["one text"]), tmp_path / "report.html"
     options = ("--title", f"Mine {HOSTILE[0]}\u202e", "--date", "spring <b>2025</b>")
     run("report", shard, *options, "--out", out, exit_code=0)
-    text, page = out.read_text(), _Page(out)
+    text, page = out.read_text(), Page(out)
     assert f"<h1>Mine {html.escape(HOSTILE[0])}\\u202e</h1>" in text
     assert f"<title>Mine {html.escape(HOSTILE[0])}\\u202e: corpus</title>" in text
     assert ", spring <b>2025</b>." in page.text
@@ -197,7 +197,7 @@ def test_a_small_share_is_not_shown_as_nothing(tmp_path: Path) -> None:
         assert (percentage(share) == "0.00") == (share == 0)
     write_shard(tmp_path / "large.jsonl", ["x" * 100_000, "y"], ["ArXiv", "Github"])
     write_report(tmp_path / "large.jsonl", tmp_path / "report.html")
-    assert {row[0]: row[3] for row in _Page(tmp_path / "report.html").tables["Subsets"]}["Github"] == "<0.01"
+    assert {row[0]: row[3] for row in Page(tmp_path / "report.html").tables["Subsets"]}["Github"] == "<0.01"
 
 
 def test_the_chart_of_lengths_says_what_its_marks_are(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_each_kept_document_may_have_a_single_copy(tmp_path: Path) -> None:
     texts = [f"text {place // 2}" for place in range(8)]
     dedup_corpus(write_shard(tmp_path / "pairs.jsonl", texts), out=tmp_path / "unique", jobs=1)
     assert write_report(tmp_path / "unique", tmp_path / "report.html") == ("Deduplication",)
-    page = _Page(tmp_path / "report.html")
+    page = Page(tmp_path / "report.html")
     assert "Largest clusters" not in page.tables
     assert "4 pairs to judge the threshold by" in page.text
 
@@ -229,7 +229,7 @@ def test_lost_texts_are_not_shown_and_a_damaged_artefact_is_an_error_if_given_an
     dedup_corpus(corpus, out=tmp_path / "made" / "unique", jobs=1)
     shutil.rmtree(corpus)
     assert write_report(tmp_path / "made" / "unique", tmp_path / "lost.html") == ("Deduplication",)
-    page = _Page(tmp_path / "lost.html")
+    page = Page(tmp_path / "lost.html")
     assert "The texts are not shown: " in page.text
     assert page.tables["Largest clusters"][0][-1] == "Least similarity"
     run_folder(tmp_path / "made" / "run", ["ArXiv"])
@@ -251,7 +251,8 @@ def test_lost_texts_are_not_shown_and_a_damaged_artefact_is_an_error_if_given_an
 
 
 def test_artefacts_are_found_once_whatever_is_given(made: Path) -> None:
-    kinds = ["bpb"] * 2 + ["compared", "cleaning", "decontamination", "run", "stats", "substrings", "dedup", "verify"]
+    kinds = ["bpb"] * 2 + ["compared", "cleaning", "decontamination", "run", "stats", "substrings", "dedup"]
+    kinds += ["trace", "verify"]
     assert sorted(one.kind for one in sort_out([made], [])[0]) == sorted(kinds)
     twice, corpora = sort_out([made, made / "unique", made / "bpb-10" / "result.json", made / "stats.json"], [])
     assert (len(twice), corpora) == (len(kinds), [])

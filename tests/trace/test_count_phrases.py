@@ -203,7 +203,7 @@ def test_a_result_reads_its_rows_when_they_are_asked_for(data: Path, tmp_path: P
     damaged = bytearray(content)
     damaged[200:300] = bytes(100)
     out.write_bytes(damaged)
-    with pytest.raises(PilekitError, match="exists, and is no result of pilekit count"):
+    with pytest.raises(PilekitError, match=r"counts\.parquet: is damaged .*; remove it, and run `pilekit count` again"):
         count_phrases(data, many, out)
 
 

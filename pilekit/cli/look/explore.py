@@ -33,7 +33,7 @@ def command(
     bpb: Path | None,
     tokenizer: str | None,
 ) -> None:
-    """Browse a corpus and results in a page of your browser: documents, search, duplicates, tokens, bits, runs.
+    """Browse a corpus and results in a page of your browser: documents, search, duplicates, traces, tokens, runs.
 
     It takes the corpora and results that `pilekit report` takes. Each result has its page of the report. The server
     answers on 127.0.0.1 alone, at an address with a random token, until Ctrl-C. It reads the paths given and shows
@@ -45,6 +45,7 @@ def command(
       pilekit explore data/
       pilekit explore data/ --dedup dedup --tokenizer 20B_tokenizer.json
       pilekit explore data/ dedup decontaminated scores/a
+      pilekit explore data/ traces.parquet
       pilekit explore runs/a stats.json
       pilekit explore val.jsonl.zst --bpb scores/a
     """
@@ -76,6 +77,7 @@ def command(
         corpus,
         dedup=dedup,
         cuts=list(dict.fromkeys([*cuts, *cut_folders])),
+        traces=[Path(result.path) for result in shown if result.kind == "trace"],
         bpb=bpb,
         tokenizer=tokenizer,
         results=results,

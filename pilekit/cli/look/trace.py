@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,8 +58,7 @@ def command(
         traces = trace_texts(corpus, texts, out, advance=advance, **options)
     if not print_result(traces, as_json, corpus, part, table=False):
         return
-    found = traces.rows.filter([bool(passages) for passages in traces.rows["passages"].to_pylist()])
-    for row in found.slice(0, SHOWN_TEXTS).to_pylist():
+    for row in islice(traces.texts_with_passages(), SHOWN_TEXTS):
         print_fitted(_coloured(row))
         click.echo()
     print_fitted(traces.table())

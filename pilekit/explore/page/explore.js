@@ -47,12 +47,15 @@ function chooseView(view) {
   const subsets = removed ? removed.map((label) => ({ label })) : state.corpus.subsets;
   if (!subsets.some((one) => one.label === state.subset)) state.subset = null;
   const all = { label: null, documents: removed ? undefined : state.corpus.documents };
-  const whole = view === "scored" || view === "results";
+  const whole = view === "scored" || view === "results" || tracesOf(view) !== null;
   $("subsets").replaceChildren(...(whole ? [] : [all, ...subsets]).map(subsetButton));
   $("subsets").parentElement.hidden = whole;
   $("search").hidden = view !== "documents";
   refresh();
 }
+
+// The place of the file of traces that a view shows, or null.
+const tracesOf = (view) => (String(view).startsWith("traces") ? Number(String(view).slice(6)) : null);
 
 function subsetButton({ label, documents, bytes: size }) {
   const button = element("button", { type: "button" }, element("b", { textContent: label === null ? "All subsets" : shownSubset(label) }));
@@ -73,6 +76,7 @@ function refresh() {
   $("shown").replaceChildren(element("p", { textContent: "Choose from the list." }));
   if (state.view === "duplicates") showing(listPairs);
   else if (state.corpus.cuts[state.view]) showing((stale) => listCuts(0, stale));
+  else if (tracesOf(state.view) !== null) showing((stale) => listTexts(tracesOf(state.view), 0, stale));
   else if (state.view === "results") listResults();
   else if (state.view === "scored") showing((stale) => listPage("scored", 0, stale));
   else if ($("words").value) showing((stale) => search(0, 0, stale));
@@ -138,6 +142,7 @@ async function open(button, task) {
   }
   $("shown").scrollIntoView({ block: "nearest" });
   $("shown").scrollTop = 0;
+  $("shown").querySelector("mark.sought")?.scrollIntoView({ block: "center" });
 }
 
 // Appends the text with the words that were searched for in <mark>.
@@ -146,7 +151,7 @@ function marked(into, text, words) {
   let end = 0;
   if (needle && hay.length === text.length) {
     for (let at = hay.indexOf(needle); at >= 0; at = hay.indexOf(needle, end)) {
-      into.append(text.slice(end, at), element("mark", { textContent: text.slice(at, at + needle.length) }));
+      into.append(text.slice(end, at), element("mark", { className: "sought", textContent: text.slice(at, at + needle.length) }));
       end = at + needle.length;
     }
   }
@@ -154,11 +159,13 @@ function marked(into, text, words) {
   return into;
 }
 
-async function showDocument({ shard, number: of }, words, stale) {
-  const found = await ask("document", { shard, number: of });
+// A document; `start` and `end` are characters to mark, and `back` is what a button leads back to.
+async function showDocument({ shard, number: of, start, end }, words, stale, back = null) {
+  const found = await ask("document", { shard, number: of, ...(end === undefined ? {} : { start, end }) });
   if (stale()) return;
   const facts = [`${found.subset}, ${number(found.bytes)} bytes`];
-  if (found.shown < found.characters) facts.push(`the first ${number(found.shown)} of ${number(found.characters)} characters`);
+  const shown = found.from ? `${number(found.shown)} characters from ${number(found.from)} on` : `the first ${number(found.shown)}`;
+  if (found.shown < found.characters) facts.push(`${shown} of ${number(found.characters)} characters`);
   const text = element("pre", { tabIndex: 0 });
   const parts = [element("h2", { textContent: `${found.name} ${found.number}` })];
   if (found.tokens) {
@@ -166,16 +173,21 @@ async function showDocument({ shard, number: of }, words, stale) {
     facts.push(`${number(found.tokens.length)} tokens`);
     if (found.rate !== null) facts.push(`${found.rate.toFixed(3)} bits per byte`);
     else if (state.corpus.bits) facts.push("not scored");
-    found.tokens.forEach((token, place) => text.append(tokenSpan(token, place, scored)));
+    const spans = found.tokens.map((token, place) => tokenSpan(token, place, scored));
+    const [first, last] = found.marked ?? [0, 0];
+    text.append(...spans.slice(0, first));
+    if (first < last) text.append(element("mark", { className: "sought" }, ...spans.slice(first, last)));
+    text.append(...spans.slice(last));
   }
   if (found.text) marked(text, found.text, words);
+  if (found.around) text.append(found.around[0], element("mark", { className: "sought", textContent: found.around[1] }), found.around[2]);
   parts.push(element("p", { textContent: facts.join(" · ") }));
   const meta = Object.entries(found.meta).map(([key, value]) => [element("dt", { textContent: key }), element("dd", { textContent: value })]);
   if (meta.length) parts.push(element("dl", {}, ...meta.flat()));
   parts.push(...fate(found));
   if (found.tokens?.some((token) => token[3] !== null)) parts.push(legend());
+  if (back) parts.unshift(element("p", {}, opener(back.name, back.task)));
   $("shown").replaceChildren(...parts, text);
-  text.querySelector("mark")?.scrollIntoView({ block: "center" });
 }
 
 // Ten levels: 0 to 9 bits for each byte of the token.
@@ -320,6 +332,7 @@ async function start() {
   const views = state.corpus.documents === null ? [] : [["documents", "Documents"]];
   if (state.corpus.removed !== null) views.push(["duplicates", "Duplicates"]);
   state.corpus.cuts.forEach(({ title }, folder) => views.push([folder, title]));
+  state.corpus.traces.forEach((title, place) => views.push([`traces${place}`, title]));
   if (state.corpus.bits) views.push(["scored", "Scored"]);
   if (state.corpus.results.length) views.push(["results", "Results"]);
   $("views").replaceChildren(
