@@ -12,7 +12,15 @@ import pyarrow.compute as pc
 
 from pilekit.corpus import Corpus, subsets_or_all
 from pilekit.errors import PilekitError
-from pilekit.exposure.asked_documents import Copy, Place, copies_of, documents_with, listed_documents, traced_documents
+from pilekit.exposure.asked_documents import (
+    Copy,
+    Place,
+    copies_of,
+    copies_of_given,
+    documents_with,
+    listed_documents,
+    traced_documents,
+)
 from pilekit.exposure.run_documents import RunDocuments
 from pilekit.exposure.seen_documents import SEEN_ROWS, SeenDocuments
 from pilekit.shards.corpus_job import CorpusJob
@@ -21,14 +29,20 @@ from pilekit.stream.read.token_files import TokenCorpus
 from pilekit.train.config.check import manifest_of
 from pilekit.train.log.document_log import SCHEMA, in_order
 
+Wanted = tuple[Place, Copy | None]
+"""A document to look for, and what it is a copy of."""
+
+QUESTIONS = ("documents", "text", "trace", "subset", "against")
+
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What `seen` is asked: one of the first four, and copies.
+    """What `seen` is asked: one of the first five, and copies.
 
     documents   the path of a list, or the documents
     text        a text that documents hold
     trace       the path of a result of `pilekit trace`
     subset      the name of a subset
+    against     the path of shards with documents of which copies are looked for
     copies      the folder of a finished dedup
     """
 
@@ -36,15 +50,16 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     text: str | None = None
     trace: str | None = None
     subset: str | None = None
+    against: str | None = None
     copies: str | None = None
 
     def __post_init__(self) -> None:
-        kinds = ("documents", "text", "trace", "subset")
-        asked = [name for name in kinds if getattr(self, name) is not None]
+        asked = [name for name in QUESTIONS if getattr(self, name) is not None]
         if len(asked) != 1:
-            raise PilekitError(f"give one of documents, text, trace and subset, not {' and '.join(asked) or 'none'}")
-        if self.subset is not None and self.copies is not None:
-            raise PilekitError("copies are those of documents, a text or a trace; leave out subset or copies")
+            kinds, given = f"{', '.join(QUESTIONS[:-1])} and {QUESTIONS[-1]}", " and ".join(asked) or "none"
+            raise PilekitError(f"give one of {kinds}, not {given}")
+        if self.copies is not None and asked[0] in ("subset", "against"):
+            raise PilekitError(f"copies are those of documents, a text or a trace; leave out {asked[0]} or copies")
         if self.text == "":
             raise PilekitError("the text is empty, and every document holds that; name some text")
         try:
@@ -55,30 +70,42 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def answer(question: Question, run: RunDocuments, work: StepWork) -> SeenDocuments:
     """The steps of the run in which the documents of the question were."""
-    places: list[Place] | None = None
+    wanted: Sequence[Wanted] | None = None
     more: dict[str, Any] = {}
-    if question.documents is not None:
-        places = listed_documents(question.documents, run.shard_names())
-    elif question.trace is not None:
-        places = traced_documents(question.trace, run.shard_names())
-    elif question.text is not None:
-        places, more["scanned"] = documents_with(question.text, CorpusJob.of_steps(_texts_of(run), **work))
-    copy_of = {} if question.copies is None or places is None else copies_of(places, question.copies)
-    wanted = None if places is None else list(dict.fromkeys([*places, *copy_of]))
+    if question.against is not None:
+        wanted, more = copies_of_given(question.against, CorpusJob.of_steps(_texts_of(run), **work))
+    elif question.subset is None:
+        places, more = _asked(question, run, work)
+        wanted = list(dict.fromkeys((place, None) for place in places))
+        if question.copies is not None:
+            wanted = [*wanted, *copies_of(places, question.copies).items()]
     names = None if question.subset is None else subsets_or_all([question.subset], manifest_of(run.config.data))
     pieces = in_order(_chosen(table, wanted, names) for table in run.tables())
-    rows = _document_rows(pieces, wanted, copy_of)
+    found = _found_documents(pieces)
     summary = {
         "run": str(run.run.path),
         "steps": [run.steps.start, run.steps.stop - 1],
         "replayed": [[span.start, span.stop - 1] for span in run.replayed],
-        "documents": len(rows),
-        "seen": len(rows) - rows["subset"].null_count,
-        "tokens": pc.sum(rows["tokens"]).as_py() or 0,
+        "documents": len(found if wanted is None else {place for place, _ in wanted}),
+        "seen": len(found),
+        "tokens": sum(row["tokens"] for row in found.values()),
         **({"began_from": run.began_from} if run.steps.start > 1 else {}),
         **more,
     }
-    return SeenDocuments(rows, summary)
+    rows = [
+        _row(place, found, copy) for place, copy in ([(place, None) for place in found] if wanted is None else wanted)
+    ]
+    return SeenDocuments(pa.Table.from_pylist(rows, SEEN_ROWS), summary)
+
+
+def _asked(question: Question, run: RunDocuments, work: StepWork) -> tuple[list[Place], dict[str, Any]]:
+    """The documents of a list, a trace or a text, and what was scanned for them."""
+    if question.documents is not None:
+        return listed_documents(question.documents, run.shard_names()), {}
+    if question.trace is not None:
+        return traced_documents(question.trace, run.shard_names()), {}
+    places, scanned = documents_with(question.text or "", CorpusJob.of_steps(_texts_of(run), **work))
+    return places, {"scanned": scanned}
 
 
 def _texts_of(run: RunDocuments) -> Corpus:
@@ -88,12 +115,12 @@ def _texts_of(run: RunDocuments) -> Corpus:
     return corpus
 
 
-def _chosen(table: pa.Table, wanted: Collection[Place] | None, subsets: Sequence[str] | None) -> pa.Table:
+def _chosen(table: pa.Table, wanted: Collection[Wanted] | None, subsets: Sequence[str] | None) -> pa.Table:
     """The pieces of the documents that are wanted, or of these subsets."""
     if wanted is None:
         return table.filter(pc.is_in(table["subset"].cast(pa.string()), pa.array(subsets, pa.string())))
     by_shard: dict[str, list[int]] = {}
-    for shard, number in wanted:
+    for (shard, number), _ in wanted:
         by_shard.setdefault(shard, []).append(number)
     shards = table["shard"].unify_dictionaries().combine_chunks()
     numbers = table["number"].to_numpy()
@@ -105,8 +132,8 @@ def _chosen(table: pa.Table, wanted: Collection[Place] | None, subsets: Sequence
     return table.filter(pa.array(is_chosen))
 
 
-def _document_rows(pieces: pa.Table, wanted: Sequence[Place] | None, copy_of: Mapping[Place, Copy]) -> pa.Table:
-    """A row per document: in the order in which they are wanted, else in that of their first steps."""
+def _found_documents(pieces: pa.Table) -> dict[Place, dict[str, Any]]:
+    """A row per document of the pieces, in the order of their first steps."""
     found: dict[Place, dict[str, Any]] = {}
     columns = (pieces[name].to_pylist() for name in SCHEMA.names)
     for step, _, shard, number, subset, first, last in zip(*columns, strict=True):
@@ -116,11 +143,12 @@ def _document_rows(pieces: pa.Table, wanted: Sequence[Place] | None, copy_of: Ma
             row["steps"].append(step)
         row["times"] += first == 0
         row["tokens"] += last - first + 1
-    rows = []
-    for place in found if wanted is None else wanted:
-        row = found.get(place) or dict(zip(SEEN_ROWS.names, (*place, None, [], 0, 0), strict=False))
-        if (copy := copy_of.get(place)) is not None:
-            of = dict(zip(("shard", "number"), copy.of, strict=True))
-            row |= {"copy_of": of, "similarity": copy.similarity, "reason": copy.reason}
-        rows.append(row)
-    return pa.Table.from_pylist(rows, SEEN_ROWS)
+    return found
+
+
+def _row(place: Place, found: Mapping[Place, dict[str, Any]], copy: Copy | None) -> dict[str, Any]:
+    row = found.get(place) or dict(zip(SEEN_ROWS.names, (*place, None, [], 0, 0), strict=False))
+    if copy is None:
+        return row
+    of = dict(zip(("shard", "number"), copy.of, strict=True))
+    return {**row, "copy_of": of, "similarity": copy.similarity, "reason": copy.reason}

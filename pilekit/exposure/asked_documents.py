@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -19,8 +20,9 @@ import pyarrow.parquet as pq
 
 from pilekit.artifacts.checked import reason_of_damage
 from pilekit.artifacts.header import finished_header
-from pilekit.corpus import Corpus
-from pilekit.corpus.shard import COMPRESSION
+from pilekit.corpus import Corpus, Manifest
+from pilekit.corpus.shard import COMPRESSION, STANDARD_INPUT
+from pilekit.dedup.find_copies import THRESHOLD, find_copies
 from pilekit.dedup.previous_runs import COMMAND, KIND
 from pilekit.dedup.show.removed_pairs import removals
 from pilekit.errors import PilekitError, shortened
@@ -38,9 +40,10 @@ class _Line(msgspec.Struct):
 
 
 class Copy(msgspec.Struct, frozen=True):
-    """A copy of an asked document, by a finished dedup.
+    """What a document is a copy of.
 
-    similarity   of the removed document to the kept one
+    of           the document that was asked for
+    similarity   of the two; by a finished dedup, that of the removed document to the kept one
     reason       "exact" or "near"
     """
 
@@ -117,6 +120,22 @@ def documents_with(text: str, job: CorpusJob) -> tuple[list[Place], dict[str, in
     with closing(find_text(job.corpus, re.escape(text), counts, **work)) as documents:
         places = [(document.shard, document.number) for document in documents]
     return places, scanned(job.corpus, counts.read.total(), counts.skipped.count)
+
+
+def copies_of_given(path: str, job: CorpusJob) -> tuple[list[tuple[Place, Copy]], dict[str, Any]]:
+    """The copies, in the job's corpus, of the documents at a path, and what was scanned and compared."""
+    originals = given_documents(path, job.corpus.manifest)
+    search = find_copies(originals, job)
+    copies = [((copy.shard, copy.number), Copy(copy.original, copy.similarity, copy.reason)) for copy in search.copies]
+    given = {"path": path, "documents": search.originals, "copied": search.copied, "threshold": THRESHOLD}
+    return copies, {"against": given, "scanned": scanned(job.corpus, search.documents, search.skipped.count)}
+
+
+def given_documents(path: str, manifest: Manifest) -> Corpus:
+    """The documents of which copies are looked for, in the format of the run's data."""
+    if path == STANDARD_INPUT:
+        raise PilekitError("against is standard input (-), which no answer can name; save it to a file first")
+    return Corpus(path, manifest)
 
 
 def scanned(corpus: Corpus, documents: int, skipped: int) -> dict[str, int]:

@@ -89,7 +89,12 @@ def check_receipt(receipt: str | Path, **work: Unpack[StepWork]) -> ReceiptCheck
     first, last = old.answer["steps"]
     run = RunDocuments.of(old.run.path, last)
     work.setdefault("on_error", run.config.data.on_error)
-    files, expected, found = input_files(old.question), old.inputs, list(_run_differences(old, run))
+    files, expected, found = list[Shard](), old.inputs, list(_run_differences(old, run))
+    try:
+        files = input_files(old.question, run)
+    except PilekitError as error:
+        found.append(str(error))
+        expected = {}
     if run.newest == last:
         files, expected = [*files, *model_files(run)], expected | old.run.model
     try:
@@ -201,4 +206,8 @@ def _changed(what: str, now: object, old: object) -> str:
 
 
 def _by_document(rows: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    return {f"{row['shard']} {row['number']}": row for row in rows}
+    def name(row: Mapping[str, Any]) -> str:
+        of = row["copy_of"]
+        return f"{row['shard']} {row['number']}" + (f" as a copy of {of['shard']} {of['number']}" if of else "")
+
+    return {name(row): row for row in rows}

@@ -16,6 +16,7 @@ import json
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from pilekit.corpus import Corpus, Shard
 from pilekit.dedup.result import REMOVED
 from pilekit.errors import PilekitError
 from pilekit.exposure.answer import Question
+from pilekit.exposure.asked_documents import given_documents
 from pilekit.exposure.run_documents import RunDocuments
 from pilekit.exposure.seen_documents import SeenDocuments
 from pilekit.shards.corpus_job import CorpusJob
@@ -94,7 +96,7 @@ def write_receipt(
     """Write the receipt of an answer. PilekitError if the run has no checkpoint, or its data or checkpoint changed."""
     state = run.state(whole=True)
     run.stream()  # proves that the data is that of the run
-    shards, inputs, model = data_files(run.data()), input_files(question), model_files(run)
+    shards, inputs, model = data_files(run.data()), input_files(question, run), model_files(run)
     sums: dict[str, StoredSum] = {}
     for name, value in sums_of(run, [*shards, *inputs, *model], work).items():
         if isinstance(value, str):
@@ -151,11 +153,15 @@ def data_files(data: Corpus) -> list[Shard]:
     return [_file(path, os.path.relpath(path, data.root)) for path in data.stored]
 
 
-def input_files(question: Question) -> list[Shard]:
-    """The files that a question names, by their paths."""
+def input_files(question: Question, run: RunDocuments) -> list[Shard]:
+    """The files that a question names, by their paths. PilekitError if those of `against` are gone."""
     documents = question.documents if isinstance(question.documents, str) else None
     removed = None if question.copies is None else str(Path(question.copies, REMOVED))
-    return [_file(Path(path), path) for path in (documents, question.trace, removed) if path is not None]
+    files = [_file(Path(path), path) for path in (documents, question.trace, removed) if path is not None]
+    if question.against is not None:
+        given = given_documents(question.against, manifest_of(run.config.data))
+        files += [replace(shard, name=shard.path) for shard in given.shards]
+    return files
 
 
 def model_files(run: RunDocuments) -> list[Shard]:

@@ -1,7 +1,7 @@
 """`seen`: in which steps of a run some documents were, and how often.
 
-The answer is complete: all pieces of all steps of the run are looked at, and for a text all documents of the run's data
-are searched. The result says so, with the steps, and with what was scanned.
+The answer is complete: all pieces of all steps of the run are looked at. For a text, or copies of other documents, all
+documents of the run's data are read. The result says so, with the steps, and with what was scanned.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ def seen(
     text: str | None = None,
     trace: str | Path | None = None,
     subset: str | None = None,
+    against: str | Path | None = None,
     copies: str | Path | None = None,
     receipt: str | Path | None = None,
     **work: Unpack[StepWork],
@@ -38,19 +39,22 @@ def seen(
     text       the documents that hold this text, character for character; all shards of the run's data are read
     trace      the documents that a file of `pilekit trace` names
     subset     the documents of this subset, in any spelling, that were in a step
+    against    shards of other documents, such as a benchmark or an opt-out list: the exact and near copies of these in
+               the run's data, with the default threshold of `dedup_corpus`; all shards of the run's data are read
     copies     the folder of a finished `pilekit dedup` of the run's data: also exact and near copies of the documents
     receipt    a new file for the question, the answer, and the sums of all that it depends on; see `check_receipt`
     work       on_error, jobs, advance, cluster: see `StepWork`; they are for reading shards
 
-    Give one of documents, text, trace and subset. Steps are counted from 1, as in metrics.jsonl. Those that the run's
-    log lacks are replayed from its data, with a warning. PilekitError if that is not where the run found it, and for
-    a document of a shard that the run does not read.
+    Give one of documents, text, trace, subset and against. Steps are counted from 1, as in metrics.jsonl. Those that
+    the run's log lacks are replayed from its data, with a warning. PilekitError if that is not where the run found it,
+    and for a document of a shard that the run does not read.
     """
     question = Question(
         documents=_as_asked(documents),
         text=text,
         trace=None if trace is None else str(trace),
         subset=subset,
+        against=None if against is None else str(against),
         copies=None if copies is None else str(copies),
     )
     if receipt is not None:

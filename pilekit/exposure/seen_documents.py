@@ -29,9 +29,11 @@ class SeenDocuments(TableResult):
 
     rows      a row per document: `shard`, `number`, its `subset` (null if it was in no step), the `steps` in which any
               of its tokens were, how many `times` it began in a row, and the `tokens` trained on, its EOD counted. A
-              copy of another document also has `copy_of`, `similarity` and `reason`
+              copy of another document also has `copy_of`, `similarity` and `reason`, and with `against` a row for each
+              document that it is a copy of
     summary   the `run`, its first and last of `steps`, those that were `replayed` because the log lacks them, the
-              number of `documents`, of those `seen`, and of their `tokens`; for a text what was `scanned`
+              number of `documents`, of those `seen`, and of their `tokens`; for a text and `against` what was
+              `scanned`; and of the documents `against` which copies were sought how many there are, and are `copied`
     """
 
     ROWS: ClassVar[tuple[str, str]] = ("document", "rows")
@@ -44,7 +46,8 @@ class SeenDocuments(TableResult):
         return {**self.summary, "rows": self.rows.to_pylist()}
 
     def _rows(self) -> Mapping[Any, Any]:
-        return {f"{row['shard']} {row['number']}": row for row in self.rows.to_pylist()}
+        rows = reversed(self.rows.to_pylist())  # of the rows of a document the first counts
+        return {f"{row['shard']} {row['number']}": row for row in rows}
 
     def to_arrow(self) -> pa.Table:
         """The rows."""
@@ -61,6 +64,7 @@ class SeenDocuments(TableResult):
         ]
         rows = self.rows.to_pylist()
         if any(row["copy_of"] for row in rows):
+            columns.append(Column("Copy of", lambda row: _original(row["copy_of"]), justify="left"))
             columns.append(Column("Similarity", lambda row: DASH if row["copy_of"] is None else _similarity(row)))
         return FittedTable(rows, columns, priority=("Subset", "Times", "Tokens"), notes=self._notes())
 
@@ -77,6 +81,11 @@ class SeenDocuments(TableResult):
             origin = summary["began_from"]
             other = "another run" if origin is None else f"the run that {origin} is of"
             notes.append(f"steps 1 to {first - 1:,} are those of {other}")
+        if against := summary.get("against"):
+            notes.append(
+                f"{against['copied']:,} of {counted(against['documents'])} of {against['path']} have copies in the "
+                f"run's data: equal texts, or a similarity of {against['threshold']} or more by word 5-grams"
+            )
         if scanned := summary.get("scanned"):
             skipped = f", {counted(scanned['skipped'], 'bad line')} skipped" if scanned["skipped"] else ""
             notes.append(
@@ -91,6 +100,10 @@ def _listed(steps: Sequence[int]) -> str:
         return "in no step"
     more = f" … ({len(steps):,})" if len(steps) > SHOWN_STEPS else ""
     return ", ".join(f"{step:,}" for step in steps[:SHOWN_STEPS]) + more
+
+
+def _original(place: Mapping[str, Any] | None) -> str:
+    return DASH if place is None else f"{place['shard']} {place['number']}"
 
 
 def _similarity(row: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 import zstandard
 
-from pilekit import check_receipt, dedup_corpus, seen, trace_texts
+from pilekit import check_receipt, dedup_corpus, read_corpus, seen, trace_texts
 from pilekit.exposure.receipt import RECEIPT, read_receipt
 from pilekit.train.config.file import load_config, to_toml
 from tests.cli.running import leave
@@ -41,6 +41,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Path("list.txt").write_text("00.jsonl 3 a line\n00.jsonl.zst 4\n")
         trace_texts(DATA, ["the"], "traces.parquet", words=1, common=0, jobs=1)
         dedup_corpus(DATA, "unique", jobs=1)
+        texts = [document.text for batch in read_corpus(DATA) for document in batch]
+        given = "".join(json.dumps({"text": text}) + "\n" for text in (texts[3], texts[8].upper()))
+        Path("given.jsonl").write_text(given)
     finally:
         os.chdir(before)
     return here
@@ -62,6 +65,7 @@ QUESTIONS: list[dict[str, Any]] = [
     {"text": '(a "text" that is nowhere: \u2603)'},
     {"trace": "traces.parquet"},
     {"subset": "arxiv"},
+    {"against": Path("given.jsonl")},
 ]
 
 
@@ -80,6 +84,7 @@ def test_a_receipt_holds_the_answer_and_all_sums_and_is_confirmed(here: Path, qu
     ].items()
     assert receipt["shards"] == {f"{n}.jsonl": sum_of(DATA / f"{n}.jsonl.zst") for n in ("00", "01")}
     files = {"documents": "list.txt", "trace": "traces.parquet", "copies": "unique/removed.parquet"}
+    files["against"] = "given.jsonl"
     named = {files[name] for name, value in question.items() if name in files and not isinstance(value, list)}
     assert receipt["inputs"] == {name: sum_of(Path(name)) for name in named}
     run = receipt["run"]
@@ -186,6 +191,14 @@ DIFFERENCES: dict[str, tuple[Callable[[], object], list[str]]] = {
     ),
     "another config": (edited_config, [r"run/config\.toml: optimizer\.lr is 0\.5, in the receipt"]),
     "another list": (partial(grown, "list.txt", "00.jsonl 5"), [r"list\.txt: has changed", NEW]),
+    "another opt-out list": (
+        partial(grown, "given.jsonl", json.dumps({"text": "a text that is nowhere"})),
+        [r"given\.jsonl: has changed"],
+    ),
+    "no opt-out list": (
+        Path("given.jsonl").unlink,
+        [r"given.jsonl: no such file", r"the answer cannot be computed again: given.jsonl: no such file"],
+    ),
     "other weights": (
         partial(grown, "run/model/model.safetensors"),
         [r"run/model/model\.safetensors: has changed"],
@@ -223,7 +236,9 @@ DIFFERENCES: dict[str, tuple[Callable[[], object], list[str]]] = {
 @pytest.mark.parametrize("name", DIFFERENCES)
 def test_each_difference_is_named(here: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     change, expected = DIFFERENCES[name]
-    question: dict[str, Any] = {"documents": "list.txt"} if name == "another list" else {"text": "the"}
+    questions: dict[str, dict[str, Any]] = {"another list": {"documents": "list.txt"}}
+    questions["another opt-out list"] = questions["no opt-out list"] = {"against": "given.jsonl"}
+    question = questions.get(name, {"text": "the"})
     seen(RUN, **question, receipt="receipt.json")
     change()
     check = check_receipt("receipt.json", jobs=1)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pilekit import dedup_corpus, read_corpus, seen
+from pilekit import dedup_corpus, read_corpus, seen, trace_texts
 from pilekit.train.log.document_log import log_parts
 from tests.refusing import refused
 from tests.train.runs import interrupt_at, tiny_run, trainer, warnings_of
@@ -147,9 +147,79 @@ def test_copies_come_with_their_similarity(made: Path, tmp_path: Path) -> None:
     assert {(row["shard"], row["number"]) for row in others} == {kept, *of_kept}
 
 
+def test_copies_of_other_documents_have_the_steps_of_their_documents(made: Path, tmp_path: Path) -> None:
+    """An opt-out list that holds a document with another mark, one twice, and one that is nowhere."""
+    by_length = sorted(documents(made), key=lambda document: -len(document.text))
+    exact, near = by_length[0], by_length[1]
+    texts = [f"{near.text} !", "a text that is nowhere", exact.text, exact.text]
+    given = tmp_path / "opt-out.jsonl"
+    given.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    answer = seen(made / "logged", against=given, jobs=1)
+    rows = answer.rows.to_pylist()
+    assert {(row["copy_of"]["number"], row["reason"]) for row in rows} >= {(0, "near"), (2, "exact")}
+    assert {row["copy_of"]["number"] for row in rows} == {0, 2}
+    places = list(dict.fromkeys((row["shard"], row["number"]) for row in rows))
+    assert {(exact.shard, exact.number), (near.shard, near.number)} <= set(places)
+    plainly = seen(made / "logged", places)
+    assert plain(rows) == plain(plainly.rows.to_pylist())
+    for figure in ("documents", "seen", "tokens"):
+        assert answer.summary[figure] == plainly.summary[figure]
+    assert answer.summary["against"] == {"path": str(given), "documents": 4, "copied": 3, "threshold": 0.8}
+    assert answer.summary["scanned"]["documents"] == len(documents(made))
+    assert answer[f"{exact.shard} {exact.number}"]["similarity"] == 1
+    assert "3 of 4 documents of" in " ".join(str(answer).split())
+    assert seen(made / "unlogged", against=given, jobs=1).rows == answer.rows
+
+    given.write_text('{"text": "a text that is nowhere"}\n')
+    nothing = seen(made / "logged", against=given, jobs=1)
+    assert nothing.rows.num_rows == 0
+    assert "scanned 40 documents in 2 shards" in str(nothing)
+    given.write_text("\n")
+    refused("holds no document", seen, made / "logged", against=given)
+    refused("is standard input", seen, made / "logged", against="-")
+    refused("leave out against or copies", seen, made / "logged", against=given, copies=tmp_path)
+
+
+def test_documents_of_a_trace(made: Path, tmp_path: Path, expected: dict[Place, dict[str, Any]]) -> None:
+    """A text that holds a document, traced in the run's data."""
+    some = sorted(expected)[2]
+    text = next(document.text for document in documents(made) if (document.shard, document.number) == some)
+    out, texts = tmp_path / "traces.parquet", [f"so {text} it is", "nothing"]
+    traces = trace_texts(made / "data", texts, out, words=2, common=0, jobs=1).rows.to_pylist()
+    places = [place for row in traces for passage in row["passages"] for place in passage["places"]]
+    named = [(place["shard"], place["number"]) for place in places]
+    answer = seen(made / "logged", trace=out)
+    assert some in named
+    assert answer.rows == seen(made / "logged", list(dict.fromkeys(named))).rows
+    assert plain(answer.rows.to_pylist())[some] == expected[some]
+
+
+def test_a_run_from_a_checkpoint_of_another_names_it(made: Path, tmp_path: Path) -> None:
+    """Its steps are the later ones, after a resume with "auto" too; the earlier ones are the other run's."""
+    begin = str(made / "logged/checkpoints/step-4")
+    changes = (*CHANGES, "train.steps=9")
+    trainer(made, tmp_path / "later", *changes, f"checkpoint.resume={begin}").fit(interrupt_at(7))
+    trainer(made, tmp_path / "later", *changes).fit()
+    later, before, places = seen(tmp_path / "later", all_places(made)), seen(made / "logged", all_places(made)), []
+    assert later.summary["steps"] == [5, 9]
+    assert later.summary["began_from"] == begin
+    assert f"steps 1 to 4 are those of the run that {begin} is of" in " ".join(str(later).split())
+    whole = trainer(made, tmp_path / "whole", *changes)
+    whole.fit()
+    for row, one, other in zip(
+        seen(tmp_path / "whole", all_places(made)).rows.to_pylist(),
+        later.rows.to_pylist(),
+        before.rows.to_pylist(),
+        strict=True,
+    ):
+        assert [step for step in other["steps"] if step <= 4] + one["steps"] == row["steps"]
+        places.append(row)
+    assert any(row["steps"] for row in places)
+
+
 def test_questions_that_cannot_be_answered_are_refused(made: Path, tmp_path: Path) -> None:
     run = made / "logged"
-    refused("give one of documents, text, trace and subset, not none", seen, run)
+    refused("give one of documents, text, trace, subset and against, not none", seen, run)
     refused("not documents and subset", seen, run, [("00.jsonl.zst", 1)], subset="ArXiv")
     refused("the text is empty", seen, run, text="")
     (tmp_path / "list.txt").write_text("00.jsonl.zst 3\nnothing\n")

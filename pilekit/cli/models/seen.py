@@ -18,6 +18,7 @@ from pilekit.display.progress import step_progress
 @click.option("--text", metavar="TEXT", help="The documents that hold this text, character for character.")
 @click.option("--trace", type=Path, metavar="FILE", help="The documents that a result of `pilekit trace` names.")
 @click.option("--subset", metavar="NAME", help="All documents of this subset that were in a step.")
+@click.option("--against", metavar="PATH", help="Exact and near copies of other documents: a shard of an opt-out list.")
 @folder_option("--copies", "A finished dedup of the run's data: also exact and near copies.")
 @click.option("--receipt", type=Path, metavar="FILE", help="A new file for question, answer and sums, to be checked.")
 @click.option("--check", type=Path, metavar="FILE", help="Compute the answer of a receipt again, without RUN.")
@@ -30,14 +31,16 @@ def command(context: click.Context, /, run: Path | None, check: Path | None, as_
 
     RUN is the folder that `pilekit train` wrote, which logs the documents of each step. Steps that it has not logged
     are replayed from its data; run this command where you ran `pilekit train`. "In no step" is said of a document only
-    after all pieces of all steps were looked at, and of a text after all shards were read. --check says whether a
-    receipt holds, with exit code 1 and a line for each difference if not.
+    after all pieces of all steps were looked at, and of a text or copies after all shards were read. Near copies are as
+    similar as `pilekit dedup` asks by default. --check says whether a receipt holds, with exit code 1 and a line for
+    each difference if not.
 
     \b
     Example:
       pilekit grep 'Riemann hypothesis' data/ > found.txt; pilekit seen runs/run --documents found.txt
       pilekit seen runs/run --text 'It was the best of times' --copies unique/ --receipt receipt.json
       pilekit seen --check receipt.json
+      pilekit seen runs/run --against opt-out.jsonl.zst
       pilekit seen runs/run --subset ArXiv --json
     """
     if check is not None:
