@@ -6,6 +6,7 @@ another program in a shell. A command must fail exactly if the page shows an err
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -18,10 +19,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pilekit import dedup_corpus, reframe_corpus, train_tokenizer
+from pilekit import dedup_corpus, reframe_corpus, select_corpus, train_tokenizer
 from pilekit.assemble import demo_corpus
+from pilekit.assemble.demo_story import PROMPT, STORY, write_story
 from pilekit.assemble.demo_texts import standard_library
-from pilekit.cli.demo import CONFIG, _damage
+from pilekit.cli.demo import BY_HEART, CONFIG, _damage
 from pilekit.cli.main import COMMANDS, pilekit
 from tests import layouts
 from tests.process_groups import ProcessGroups
@@ -154,6 +156,10 @@ def left_by_the_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _damage(demo / "reframed" / "train" / "00.jsonl.zst", demo / "damaged" / "00.jsonl.zst")
     train_tokenizer(demo / "corpus" / "train", 4096, demo / "tokenizer.json", sample_bytes=2_000_000)
     (demo / "train.toml").write_text(CONFIG.format(corpus='"demo/corpus/train"', tokenizer='"demo/tokenizer.json"'))
+    select_corpus(demo / "corpus" / "train", demo / "sample", sample=0.01, manifest="demo")
+    write_story(demo / "planted")
+    by_heart = {"sample": '"demo/sample"', "planted": '"demo/planted"', "tokenizer": '"demo/tokenizer.json"'}
+    (demo / "by-heart.toml").write_text(BY_HEART.format(**by_heart))
     tiny_model("gpt_neox", vocab_size=4096, max_length=256).save_pretrained(here / "tiny")
     shutil.copy(demo / "tokenizer.json", here / "tiny")
     return here
@@ -228,7 +234,8 @@ def test_the_first_hour_runs_and_its_mistakes_have_the_messages_of_the_page(
     text = (DOCS / "first-hour.md").read_text("utf-8")
     before, mistakes = text.split("## When something is wrong")
     used = run_page(before, after_the_demo, monkeypatch)
-    assert {"doctor", "stats", "verify", "reframe", "dedup", "train", "bpb"} <= used
+    assert {"doctor", "stats", "verify", "reframe", "dedup", "train", "bpb", "trace", "count", "seen"} <= used
+    assert json.loads(Path("generations.jsonl").read_text())["text"] == STORY.removeprefix(PROMPT)
     checked = 0
     for block in re.findall(r"^```console\n(.*?)^```$", mistakes, re.MULTILINE | re.DOTALL):
         for command, shown in re.findall(r"^\$ (.*)\n((?:[^$].*\n)*)", block, re.MULTILINE):

@@ -21,14 +21,12 @@ import click
 from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.header import write_header
 from pilekit.assemble.demo import write_demo_sources
+from pilekit.assemble.demo_story import PHRASE, PROMPT, SUBSET, write_story
 from pilekit.cli.display.output import say
 from pilekit.errors import PilekitError, visible
 
 # The model has 2 million parameters. Models this small take a higher learning rate than larger ones.
-CONFIG = """\
-[data]
-path = {corpus}
-manifest = "demo"
+_RUN = """\
 tokenizer = {tokenizer}
 seq_len = 256
 
@@ -50,6 +48,24 @@ lr = 3e-3
 kind = "cosine"
 warmup = 5
 min_lr = 1e-4
+"""
+
+CONFIG = f"""\
+[data]
+path = {{corpus}}
+manifest = "demo"
+{_RUN}"""
+
+# A hundredth of the corpus, and a sentence that is read hundreds of times. After the last step the model continues it.
+BY_HEART = f"""\
+[data]
+path = [{{sample}}, {{planted}}]
+label = "meta.pile_set_name"
+repeats = {{{{ {SUBSET} = 150 }}}}
+{_RUN}
+[log]
+samples_every = 40
+samples_prompts = ["{PROMPT}"]
 """
 
 # Prints a JSON line per optimizer step: {"step": 0, "rows": [sha256 of each row that this rank gets]}.
@@ -102,9 +118,10 @@ def command(out: Path) -> None:
     one wrong bit, removes near-duplicates, and cleans a subset by Gopher's rules. It cuts out the test shard's text and
     repeated passages. It trains a tokenizer, counts the corpus and streams packed batches. One rank and two ranks make
     the same steps. Token files of two halves are merged and streamed. Two ranks train a small model for some seconds.
-    Its bits per byte on documents of the validation shard, before and after, are compared and drawn. The report shows
-    all of this on one page. It takes 2.5 minutes on two cores, and no network. A second run keeps the corpus, the
-    models and the scores.
+    Its bits per byte on documents of the validation shard, before and after, are compared and drawn. The model learns a
+    sentence by heart: what it writes is traced to the documents that have the sentence, to their copies, and to the
+    steps that saw them. The report shows all of this on one page. It takes 2.5 minutes on two cores, and no network. A
+    second run keeps the corpus, the models and the scores.
 
     \b
     Example:
@@ -145,15 +162,30 @@ def command(out: Path) -> None:
         run("tokenize", f"{train}/0{numbers}.jsonl.zst", "--tokenizer", tokenizer, "--out", half)
     run("merge", *halves, "--out", out / "tokens" / "demo")
     run("stream", out / "tokens" / "demo", "--tokenizer", tokenizer)
-    with write_atomically(out / "train.toml") as file:
-        file.write(CONFIG.format(corpus=json.dumps(f"{train}"), tokenizer=json.dumps(f"{tokenizer}")).encode())
+    sample, planted, trained = out / "sample", out / "planted", out / "trained"
+    run("select", train, *demo, "--sample", "0.01", "--out", sample)
+    is_new = write_story(planted)
+    click.echo()
+    say(f"{planted}: {'made; it holds' if is_new else 'kept; it holds'} a sentence, a copy, and a near-duplicate")
+    files = {"corpus": train, "sample": sample, "planted": planted, "tokenizer": tokenizer}
+    places = {name: json.dumps(f"{path}") for name, path in files.items()}
+    for name, config in (("train.toml", CONFIG), ("by-heart.toml", BY_HEART)):
+        with write_atomically(out / name) as file:
+            file.write(config.format(**places).encode())
     held_out = (corpus / "val.jsonl.zst", *demo, "--limit", "10")
-    one_step = ("--set", "train.steps=1")
-    scores = [out / "one-step" / "bpb", out / "trained" / "bpb"]
-    for score, changes in zip(scores, (one_step, ("--nproc-per-node", "2")), strict=True):
-        run("train", out / "train.toml", *changes, "--out", score.parent)
+    scores = [out / "one-step" / "bpb", trained / "bpb"]
+    trainings = [("train.toml", "--set", "train.steps=1"), ("by-heart.toml", "--nproc-per-node", "2")]
+    for score, (config, *changes) in zip(scores, trainings, strict=True):
+        run("train", out / config, *changes, "--out", score.parent)
         run("bpb", score.parent / "model", *held_out, "--out", score, "--plot", score.parent / "bpb.png")
     run("bpb", "--compare", *scores, "--plot", out / "gain.png")
+    samples, traces, copies = trained / "samples.jsonl", out / "traces.parquet", out / "copies"
+    click.echo()
+    say(f'{samples}: how the trained model continues "{PROMPT}"')
+    run("trace", samples, sample, planted, *demo, "--out", traces)
+    run("count", "--phrase", PHRASE, corpus, planted, *demo)
+    run("dedup", sample, planted, *demo, "--no-write", "--out", copies)
+    run("seen", trained, "--trace", traces, "--copies", copies)
     run("report", corpus, out, *demo, "--tokenizer", tokenizer, "--out", out / "report.html")
     click.echo()
     say(f"Everything is in {out}; take any command from above and change it.")

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pilekit import Corpus, PilekitError, load_manifest
+from pilekit import Corpus, PilekitError, dedup_corpus, load_manifest
 from pilekit.assemble.demo import demo_corpus, write_demo_sources
+from pilekit.assemble.demo_story import PHRASE, STORY, write_story
 from pilekit.assemble.demo_texts import (
     CHUNK_BYTES,
     EDITS,
@@ -175,6 +176,18 @@ def test_finished_sources_are_kept_and_a_library_without_python_files_is_refused
     (tmp_path / "empty").mkdir()
     with pytest.raises(PilekitError, match=r"no Python files in .*empty"):
         write_demo_sources(tmp_path / "new", library=tmp_path / "empty")
+
+
+def test_the_story_has_no_word_twice_and_its_copies_are_found(tmp_path: Path) -> None:
+    assert write_story(tmp_path / "planted")
+    before = tree(tmp_path)
+    assert not write_story(tmp_path / "planted")
+    assert tree(tmp_path) == before
+    words = re.findall(r"\w+", STORY.lower())
+    assert len(words) == len(set(words))
+    assert PHRASE in STORY
+    summary = dedup_corpus(tmp_path / "planted", tmp_path / "unique", write=False, jobs=1).summary
+    assert (summary["read"], summary["exact"], summary["near"]) == (3, 1, 1)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ from click.testing import CliRunner
 
 from pilekit.assemble import assemble_corpus
 from pilekit.assemble.demo import write_demo_sources
+from pilekit.assemble.demo_story import PHRASE, STORY
 from pilekit.cli import demo
 from pilekit.errors import PilekitError
 from tests.assemble.test_demo import library
@@ -27,7 +29,8 @@ COMMANDS = [
     *("assemble", "reframe", "verify", "verify", "verify", "verify", "dedup", "duplicates", "clean"),
     *("decontaminate", "substrings", "train-tokenizer", "stats", "stream"),
     *("tokenize", "tokenize", "merge", "stream"),
-    *("train", "bpb", "train", "bpb", "bpb", "report"),
+    *("select", "train", "bpb", "train", "bpb", "bpb"),
+    *("trace", "count", "dedup", "seen", "report"),
 ]
 
 
@@ -144,11 +147,19 @@ def test_the_whole_demo_after_being_killed(tmp_path: Path) -> None:
     assert all(one == other for one, other in steps)
     assert re.search(r"^2 of 2: similarity 0\.9", output, re.MULTILINE)
     assert "B is better than A" in output
+    (sample,) = (json.loads(line) for line in (out / "trained/samples.jsonl").read_text().splitlines())
+    assert sample["prompt"] + sample["text"] == STORY
+    assert re.search(r"^text 0: 100.00 % of 21 words in 1 passage$", output, re.MULTILINE)
+    assert re.search(rf"^{PHRASE[:30]}.* 3 +3 Planted$", output, re.MULTILINE)
+    seen = re.findall(r"^planted/00.jsonl (\d) Planted +(\d+) .* (–|\d\.\d+)$", output, re.MULTILINE)
+    assert [(number, similarity) for number, _, similarity in seen] == [("0", "–"), ("1", "–"), ("2", "0.913")]
+    assert all(int(times) > 50 for _, times, _ in seen)
     for name in ("gain.png", "one-step/bpb.png", "trained/bpb.png"):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
     made = {"sources", "corpus", "reframed", "damaged", "unique", "clean", "tokenizer.json", "stats.png", "steps.py"}
     made |= {"tokens", "train.toml", "decontaminated", "substrings", "report.html"}
     made |= {"one-step", "trained", "gain.png", "verify.json", "verify-damaged.json"}
+    made |= {"sample", "planted", "by-heart.toml", "traces.parquet", "copies"}
     assert {path.name for path in out.iterdir()} == made
     assert not list(out.rglob("*.partial"))
     nothing = subprocess.run([*PILEKIT, "stats"], cwd=tmp_path, env=environment, capture_output=True, text=True)
