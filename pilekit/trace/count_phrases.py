@@ -91,7 +91,7 @@ def _count(
     phrases = sought.saved(folder / "given")
     if words:
         sought = sought.words()
-    table = PhraseTable.build(sought.data, sought.ends)
+    table = PhraseTable.build(sought.data, sought.ends, at_words=words)
     del sought
     table.save(folder / "phrases")
     numbers = np.sort(table.number)
@@ -134,7 +134,7 @@ def count_shard(
             codes = {subset: code for code, subset in enumerate(documents)}
             subsets = np.fromiter(map(codes.__getitem__, batch.subsets), np.int64, len(batch))
             data, offsets = compacted_all(batch.texts) if words else batch.utf8()
-            counts.add(data, offsets, subsets, at_words=words)
+            counts.add(data, offsets, subsets)
     inputs.check(shard)
     with write_atomically(path) as file:
         np.save(file, counts.rows())

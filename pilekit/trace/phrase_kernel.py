@@ -29,6 +29,7 @@ UInt64 = npt.NDArray[np.uint64]
 _FIRST, _SECOND, _THIRD = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0xD6E8FEB86659FD93)
 _ALL, _1, _8, _32, _64, _LOW_6 = map(np.uint64, (0xFFFFFFFFFFFFFFFF, 1, 8, 32, 64, 63))
 _SPACE = np.uint8(32)
+_SPACES, _ONES, _HIGH_BITS = map(np.uint64, (0x2020202020202020, 0x0101010101010101, 0x8080808080808080))
 
 instruction: Callable[[Callable[..., Any]], Any] = extending.intrinsic
 # numba does not see a change of an instruction in another file, and would load old machine code. So it stays here.
@@ -62,6 +63,16 @@ def prefetch(typing: Any, data: Any, at: Any) -> Any:
     return types.none(data, at), generate
 
 
+@instruction
+def _zeros_below(typing: Any, number: Any) -> Any:
+    """How many zeros stand behind the last 1 of a number that is not 0."""
+
+    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.cttz(values[0], ir.IntType(1)(1))
+
+    return types.uint64(types.uint64), generate
+
+
 @compiled()
 def _long_hash(data: Bytes, at: int, head: int) -> np.uint64:
     """A hash of 16 to 24 bytes."""
@@ -92,6 +103,43 @@ def _filter_hash(data: Bytes, at: int, head: int) -> np.uint64:
 
 
 @compiled()
+def _next_word(data: Bytes, at: int) -> tuple[np.uint64, int]:
+    """A hash of the word at a place, and the place behind its space."""
+    hash = np.uint64(0)
+    while at + 8 <= len(data):
+        piece = _eight_bytes(data, at)
+        other = piece ^ _SPACES
+        spaces = (other - _ONES) & ~other & _HIGH_BITS  # The last 1 is that of the first space.
+        if spaces:
+            size = _zeros_below(spaces) >> np.uint64(3)
+            return _with_piece(hash, piece & ((_1 << (_8 * size)) - _1)), at + int(size) + 1
+        hash = _with_piece(hash, piece)
+        at += 8
+    piece, shift = np.uint64(0), np.uint64(0)
+    while at < len(data) and data[at] != _SPACE:
+        piece |= np.uint64(data[at]) << shift
+        shift += _8
+        at += 1
+    return _with_piece(hash, piece), at + 1
+
+
+@compiled()
+def _with_piece(hash: np.uint64, piece: np.uint64) -> np.uint64:
+    hash = (hash ^ piece) * _FIRST
+    return np.uint64(hash ^ (hash >> _32))
+
+
+@compiled()
+def _words_hash(data: Bytes, at: int, words: int) -> np.uint64:
+    """A hash of so many words, whose first bits are good; that of `_pass_at_words`."""
+    hash = np.uint64(0)
+    for _ in range(words):
+        word, at = _next_word(data, at)
+        hash = hash * _SECOND + word
+    return np.uint64(hash * _THIRD)
+
+
+@compiled()
 def _mixed(hash: np.uint64) -> np.uint64:
     """The hash with all bits good; different hashes stay different."""
     hash = (hash ^ (hash >> _32)) * _THIRD
@@ -99,18 +147,28 @@ def _mixed(hash: np.uint64) -> np.uint64:
 
 
 @compiled()
-def hash_heads(data: Bytes, begins: Int32, head: int, hashes: UInt64) -> None:
-    """Write the hash of the head that begins at each place."""
+def count_words(data: Bytes, begins: Int32, sizes: Int32) -> Int32:
+    """The words of each phrase of these bytes, each word with its space."""
+    words = np.zeros(len(begins), np.int32)
     for i in range(len(begins)):
-        hashes[i] = _mixed(_first_hash(data, begins[i], head))
+        for at in range(begins[i], begins[i] + sizes[i]):
+            words[i] += data[at] == _SPACE
+    return words
 
 
 @compiled()
-def fill_filter(data: Bytes, begins: Int32, head: int, filter: UInt64) -> None:
-    """Set the bit of each head; the filter has a power of two of words."""
+def hash_heads(data: Bytes, begins: Int32, head: int, at_words: bool, hashes: UInt64) -> None:
+    """Write the hash of the head that begins at each place; a head has bytes or, `at_words`, words."""
+    for i in range(len(begins)):
+        hashes[i] = _mixed(_words_hash(data, begins[i], head) if at_words else _first_hash(data, begins[i], head))
+
+
+@compiled()
+def fill_filter(data: Bytes, begins: Int32, head: int, at_words: bool, filter: UInt64) -> None:
+    """Set the bit of each head; the filter has a power of two of numbers."""
     shift = _filter_shift(filter)
     for begin in begins:
-        hash = _filter_hash(data, begin, head)
+        hash = _words_hash(data, begin, head) if at_words else _filter_hash(data, begin, head)
         filter[hash >> shift] |= _1 << ((hash >> _32) & _LOW_6)
 
 
@@ -122,7 +180,7 @@ def _passes(filter: UInt64, shift: np.uint64, hash: np.uint64) -> np.uint64:
 
 @compiled()
 def _filter_shift(filter: UInt64) -> np.uint64:
-    """By how many bits to shift a hash so that it is the index of a word."""
+    """By how many bits to shift a hash so that it is the index of a number of the filter."""
     shift = _64
     while (np.uint64(len(filter)) >> (_64 - shift)) > _1:
         shift -= _1
@@ -203,38 +261,43 @@ def _pass_filter(data: Bytes, begin: int, end: int, head: int, filter: UInt64, c
 
 
 @compiled()
-def word_starts(data: Bytes, begin: int, end: int, starts: Int32) -> int:
-    """Write the positions from `begin` to `end` behind a space, less `begin`; returns their number."""
-    words = 0
-    for at in range(max(begin, 1), end):
+def find_words(data: Bytes, begin: int, end: int, ahead: int, starts: Int32, hashes: UInt64) -> int:
+    """Write the positions from `begin` to `end` behind a space, less `begin`, and the hash of the word at each.
+
+    Hashes of `ahead` words more follow. Returns the number of positions.
+    """
+    at, words = max(begin, 1), 0
+    while at < end and data[at - 1] != _SPACE:
+        at += 1
+    while at < end:
         starts[words] = at - begin
-        words += int(data[at - 1] == _SPACE)
+        hashes[words], at = _next_word(data, at)
+        words += 1
+    for more in range(ahead):
+        hashes[words + more], at = _next_word(data, at)
     return words
 
 
 @compiled()
-def _pass_at_words(
-    data: Bytes, begin: int, end: int, head: int, filter: UInt64, words: Int32, candidates: Int32
-) -> int:
-    """Like `_pass_filter`, for the positions in `words` alone."""
-    shift, passed, count = _filter_shift(filter), np.uint64(0), len(words)
-    while count and begin + words[count - 1] >= end:
-        count -= 1
-    for i in range(count):
-        candidates[passed] = words[i]
-        passed += _passes(filter, shift, _filter_hash(data, begin + words[i], head))
+def _pass_at_words(words: tuple[Int32, UInt64], head: int, filter: UInt64, scratch: tuple[Int32, Int32, UInt64]) -> int:
+    """Like `_pass_filter`, for the positions of words, with the hashes of the heads; a head has so many words."""
+    starts, of_word = words
+    candidates, _, hashes = scratch
+    shift, passed = _filter_shift(filter), np.uint64(0)
+    for i in range(len(starts)):
+        hash = of_word[i]
+        for more in range(1, head):
+            hash = hash * _SECOND + of_word[i + more]
+        hashes[i] = hash * _THIRD
+        prefetch(filter, hashes[i] >> shift)
+    for i in range(len(starts)):
+        candidates[passed], hashes[passed] = starts[i], hashes[i]
+        passed += _passes(filter, shift, hashes[i])
     return int(passed)
 
 
 @compiled()
-def _with_key(
-    data: Bytes,
-    begin: int,
-    head: int,
-    length_class: tuple[UInt32, Int32, Int32],
-    scratch: tuple[Int32, Int32, UInt64],
-    passed: int,
-) -> int:
+def _with_key(length_class: tuple[UInt32, Int32, Int32], scratch: tuple[Int32, Int32, UInt64], passed: int) -> int:
     """Keep the candidates whose hash a group has, and write the group of each; returns their number."""
     keys, members, directory = length_class
     candidates, groups, hashes = scratch
@@ -243,7 +306,7 @@ def _with_key(
         bits += _1
     to_place, to_key = _64 - bits, _32 - bits
     for i in range(passed):
-        hashes[i] = _mixed(_first_hash(data, begin + candidates[i], head))
+        hashes[i] = _mixed(hashes[i])
         prefetch(directory, hashes[i] >> to_place)
     kept = 0
     for i in range(passed):
@@ -279,9 +342,12 @@ def _with_ends(
     for i in range(passed):
         prefetch(starts, members[groups[i]])
     for i in range(passed):
-        first = members[groups[i]]
+        first, behind = members[groups[i]], members[groups[i] + 1]
+        middle = (first + behind) // 2
         prefetch(store, starts[first])
-        prefetch(store, starts[first + 1] - 1)
+        prefetch(store, starts[middle])
+        prefetch(store, starts[middle + 1] - 1)
+        prefetch(store, starts[behind] - 1)
     kept = 0
     for i in range(passed):
         at, first = begin + candidates[i], members[groups[i]]
@@ -301,7 +367,7 @@ def find_phrases(
     end: int,
     ends: Int64,
     document: int,
-    words: Int32 | None,
+    words: tuple[Int32, UInt64] | None,
     table: tuple[Bytes, Int32, Int32],
     length_class: tuple[int, UInt32, Int32, Int32, UInt64],
     scratch: tuple[Int32, Int32, UInt64],
@@ -311,7 +377,8 @@ def find_phrases(
 
     ends            where each document ends in `data`, ascending
     document        the document at `begin`
-    words           the positions to search, less `begin`; None: all
+    words           the positions to search, less `begin`, and the hashes of words that `find_words` wrote; None: search
+                    all positions
     table           store, begin, parent of the `PhraseTable`
     length_class    the values of the `LengthClass`
     scratch         [positions + 1] each, overwritten
@@ -321,14 +388,17 @@ def find_phrases(
     """
     store, starts, parent = table
     head, keys, members, directory, filter = length_class
-    candidates, groups, _ = scratch
-    last = min(end, len(data) - head + 1)
+    candidates, groups, hashes = scratch
     if words is None:
-        passed = _pass_filter(data, begin, last, head, filter, candidates)
+        passed = _pass_filter(data, begin, min(end, len(data) - head + 1), head, filter, candidates)
+        for i in range(passed):
+            hashes[i] = _first_hash(data, begin + candidates[i], head)
+        certain = head
     else:
-        passed = _pass_at_words(data, begin, last, head, filter, words, candidates)
-    passed = _with_key(data, begin, head, (keys, members, directory), scratch, passed)
-    hit = _with_ends(data, begin, head, table, members, scratch, passed)
+        passed = _pass_at_words(words, head, filter, scratch)
+        certain = 1
+    passed = _with_key((keys, members, directory), scratch, passed)
+    hit = _with_ends(data, begin, certain, table, members, scratch, passed)
     count = 0
     for i in range(hit):
         at = begin + candidates[i]

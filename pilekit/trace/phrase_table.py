@@ -11,6 +11,9 @@ position is Q or an ancestor of Q, because whatever lies between a string and on
 one binary search compares bytes and finds all phrases at a position, however many share their beginning or contain
 each other. Equal hashes of other heads cost time and nothing else.
 
+A table of words does the same with words in place of bytes: heads have 1 to 4 words, and only the words of a text
+are positions. Each word is hashed once for all classes.
+
 All processes map the arrays from files, so memory holds them once. A phrase takes its own bytes and about 26 more.
 """
 
@@ -30,15 +33,16 @@ from pilekit.trace.phrase_kernel import (
     Int64,
     UInt32,
     UInt64,
+    count_words,
     fill_filter,
     find_phrases,
+    find_words,
     gather,
     hash_heads,
     link_parents,
-    word_starts,
 )
 
-HEADS = (1, 2, 4, 8, 16)
+HEADS, HEADS_OF_WORDS = (1, 2, 4, 8, 16), (1, 2, 3, 4)
 LONGEST_HEAD = 24
 LEAST_FILTER_BITS = 18
 
@@ -46,7 +50,7 @@ LEAST_FILTER_BITS = 18
 class LengthClass(NamedTuple):
     """The phrases of one length class, in groups of equal hashes.
 
-    head        the bytes that are hashed
+    head        the bytes, or words, that are hashed
     keys        32 bits of each group's hash, behind those of the directory, uint32
     members     the first phrase of each group, and the end, int32
     directory   the first group of each value of a hash's first bits, and the end, int32
@@ -68,6 +72,7 @@ class PhraseTable(NamedTuple):
     parent   the longest other phrase of its class that it begins with, or -1, int32
     number   the number that it was given under, int32
     depth    the most phrases of one class that begin at one place
+    at_words whether the phrases are words, each followed by a space, and only words are searched
     """
 
     store: Bytes
@@ -75,23 +80,25 @@ class PhraseTable(NamedTuple):
     parent: Int32
     number: Int32
     depth: int
+    at_words: bool
     classes: tuple[LengthClass, ...]
 
     @classmethod
-    def build(cls, data: Bytes, ends: Int64) -> Self:
+    def build(cls, data: Bytes, ends: Int64, *, at_words: bool = False) -> Self:
         """The table of the phrases that end at `ends` in `data`, none of them empty. Of equal phrases the first stays.
 
-        `data` has less than 2 GiB.
+        `data` has less than 2 GiB. `at_words`: each phrase has words, each followed by a space.
         """
         stops: Int32 = ends.astype(np.int32)
         begins: Int32 = np.append(np.int32(0), stops[:-1])
         size, first, classes, numbers = stops - begins, 0, list[LengthClass](), list[Int32]()
-        for head, longer in zip(HEADS, (*HEADS[1:], 1 << 31), strict=True):
-            chosen = np.flatnonzero((size >= head) & (size < longer)).astype(np.int32)
+        heads, units = (HEADS_OF_WORDS, count_words(data, begins, size)) if at_words else (HEADS, size)
+        for head, longer in zip(heads, (*heads[1:], 1 << 31), strict=True):
+            chosen = np.flatnonzero((units >= head) & (units < longer)).astype(np.int32)
             if len(chosen):
                 if head == HEADS[-1]:
                     head = min(LONGEST_HEAD, int(size[chosen].min()))
-                length_class, order = _length_class(data, begins, stops, chosen, head, first)
+                length_class, order = _length_class(data, begins, stops, chosen, head, at_words, first)
                 classes.append(length_class)
                 numbers.append(order)
                 first += len(order)
@@ -100,22 +107,26 @@ class PhraseTable(NamedTuple):
         store, parent = np.empty(int(begin[-1]), np.uint8), np.full(len(number), -1, np.int32)
         gather(data, begins[number], begin[1:], store)
         depth = max(link_parents(store, begin, one.members, parent) for one in classes)
-        return cls(store, begin, parent, number, depth, tuple(classes))
+        return cls(store, begin, parent, number, depth, at_words, tuple(classes))
 
-    def find(self, data: Bytes, offsets: Int64, *, at_words: bool = False, positions: int = 1 << 15) -> Iterator[Int32]:
+    def find(self, data: Bytes, offsets: Int64, *, positions: int = 1 << 17) -> Iterator[Int32]:
         """The longest phrase of each class at each place of documents, with the document's index; int32 [found, 2].
 
-        The others that begin there are its ancestors. `data[offsets[i]:offsets[i + 1]]` is document i.
+        The others that begin there are its ancestors. `data[offsets[i]:offsets[i + 1]]` is document i. A table of words
+        finds phrases behind a space alone.
 
-        at_words    find only phrases behind a space
         positions   how many are searched at a time, which is the most that an array has
         """
+        ahead = HEADS_OF_WORDS[-1] - 1
         starts, candidates, groups = np.empty((3, positions + 1), np.int32)
-        scratch, found = (candidates, groups, np.empty(positions + 1, np.uint64)), np.empty((positions, 2), np.int32)
+        of_word, hashes = np.empty((2, positions + 1 + ahead), np.uint64)
+        scratch, found = (candidates, groups, hashes), np.empty((positions, 2), np.int32)
         table, ends, last, document = (self.store, self.begin, self.parent), offsets[1:], int(offsets[-1]), 0
         for begin in range(int(offsets[0]), last, positions):
             end = min(begin + positions, last)
-            words = starts[: word_starts(data, begin, end, starts)] if at_words else None
+            words = None
+            if self.at_words:
+                words = starts[: find_words(data, begin, end, ahead, starts, of_word)], of_word
             place = (data, begin, end, ends, document, words)
             for length_class in self.classes:
                 count, document = find_phrases(*place, table, length_class, scratch, found)
@@ -130,7 +141,7 @@ class PhraseTable(NamedTuple):
             "parent": self.parent,
             "number": self.number,
         }
-        arrays["heads"] = np.array([self.depth, *(one.head for one in self.classes)])
+        arrays["heads"] = np.array([self.depth, self.at_words, *(one.head for one in self.classes)])
         for one in self.classes:
             arrays |= {f"{name}{one.head}": getattr(one, name) for name in LengthClass._fields[1:]}
         for name, values in arrays.items():
@@ -144,20 +155,20 @@ class PhraseTable(NamedTuple):
         def array(name: str) -> Any:
             return np.load(folder / f"{name}.npy", mmap_mode="r").view(np.ndarray)
 
-        depth, *heads = array("heads").tolist()
+        depth, at_words, *heads = array("heads").tolist()
         classes = tuple(
             LengthClass(head, *(array(f"{name}{head}") for name in LengthClass._fields[1:])) for head in heads
         )
         store, begin, parent, number = map(array, cls._fields[:4])
-        return cls(store, begin, parent, number, depth, classes)
+        return cls(store, begin, parent, number, depth, bool(at_words), classes)
 
 
 def _length_class(
-    data: Bytes, begins: Int32, ends: Int32, chosen: Int32, head: int, first: int
+    data: Bytes, begins: Int32, ends: Int32, chosen: Int32, head: int, at_words: bool, first: int
 ) -> tuple[LengthClass, Int32]:
     """The class of the chosen phrases, the first of which gets the number `first`, and their numbers in its order."""
     hashes = np.empty(len(chosen), np.uint64)
-    hash_heads(data, begins[chosen], head, hashes)
+    hash_heads(data, begins[chosen], head, at_words, hashes)
     order = np.argsort(hashes, kind="stable").astype(np.int32)
     chosen, hashes = chosen[order], hashes[order]
     del order
@@ -173,7 +184,7 @@ def _length_class(
         chosen[begin:end] = members
         kept[begin:end] = [True, *(texts[one] != texts[before] for before, one in pairwise(members))]
     filter = np.zeros(1 << max(LEAST_FILTER_BITS, (32 * len(chosen)).bit_length() - 1) - 6, np.uint64)
-    fill_filter(data, begins[chosen], head, filter)
+    fill_filter(data, begins[chosen], head, at_words, filter)
     members = np.append(np.int32(0), np.cumsum(kept, dtype=np.int32))[edges] + np.int32(first)
     places = np.searchsorted(hashes[edges[:-1]] >> np.uint64(64 - bits), np.arange((1 << bits) + 1, dtype=np.uint64))
     keys = keyed[edges[:-1]].astype(np.uint32)

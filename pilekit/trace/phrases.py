@@ -73,8 +73,9 @@ class Phrases:
         lines = text.count(b"\n") + (not text.endswith(b"\n") and len(text) > 0)
         store, ends = np.empty(len(text), np.uint8), np.empty(lines, np.int64)
         _cut_lines(np.frombuffer(text, np.uint8), store, ends)
+        del text
         phrases = cls(store[: ends[-1] if lines else 0], ends, range(1, lines + 1), path)
-        phrases._check(np.diff(ends, prepend=0))
+        phrases._check()
         return phrases
 
     @classmethod
@@ -91,16 +92,17 @@ class Phrases:
             lines.append(line)
         ends = np.array(sizes, np.int64)
         phrases = cls(np.frombuffer(data, np.uint8), ends, np.array(lines), path)
-        phrases._check(np.diff(ends, prepend=0))
+        phrases._check()
         return phrases
 
-    def _check(self, sizes: Int64, lacks: str = "is empty") -> None:
+    def _check(self, lacks: str = "is empty") -> None:
         """Raise PilekitError if there is no phrase, a phrase of size 0, or too much text."""
-        if not len(sizes):
+        if not len(self):
             where = "phrases" if self.path is None else self.path
             raise PilekitError(f"{where}: holds no phrase; name at least one")
-        if not sizes.all():
-            place = _place(self.path, int(self.lines[int(np.argmin(sizes))]))
+        is_empty = np.append(self.ends[0] == 0, self.ends[1:] == self.ends[:-1])
+        if is_empty.any():
+            place = _place(self.path, int(self.lines[int(np.argmax(is_empty))]))
             raise PilekitError(f"{place}: {lacks}; remove it")
         if self.ends[-1] >= MOST_BYTES:
             raise PilekitError("the phrases hold more than 2 GiB of text; take some of them at a time")
@@ -126,14 +128,14 @@ class Phrases:
 
     def words(self, at_a_time: int = 1 << 14) -> Self:
         """The words of each phrase, each followed by a space; PilekitError for a phrase without a word."""
-        data, ends, size = list[Bytes](), list[Int64](), 0
+        data, ends = bytearray(), np.empty(len(self), np.int64)
         for begin in range(0, len(self), at_a_time):
-            words, offsets = compacted_all(self.texts(range(begin, min(begin + at_a_time, len(self)))))
-            data.append(words[1:])
-            ends.append(offsets[1:] - 1 + size)
-            size += len(words) - 1
-        of_words = replace(self, data=np.concatenate(data), ends=np.concatenate(ends))
-        of_words._check(np.diff(of_words.ends, prepend=0), "has no word")
+            part = range(begin, min(begin + at_a_time, len(self)))
+            words, offsets = compacted_all(self.texts(part))
+            ends[part.start : part.stop] = offsets[1:] - 1 + len(data)
+            data += words[1:].data
+        of_words = replace(self, data=np.frombuffer(data, np.uint8), ends=ends)
+        of_words._check("has no word")
         return of_words
 
     def saved(self, folder: Path) -> Self:

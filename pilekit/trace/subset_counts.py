@@ -35,10 +35,10 @@ class SubsetCounts:
         self._cells: Cells = np.zeros(cells, _CELL)
         self._used, self._documents = 1, 1
 
-    def add(self, data: Bytes, offsets: Int64, subsets: Int64, *, at_words: bool) -> None:
+    def add(self, data: Bytes, offsets: Int64, subsets: Int64) -> None:
         """Count documents, given as for `PhraseTable.find`, and the number of each one's subset, below 2^16."""
         table = self._table
-        for found in table.find(data, offsets, at_words=at_words):
+        for found in table.find(data, offsets):
             done = 0
             while done < len(found):
                 if self._used + table.depth > len(self._cells):

@@ -51,7 +51,7 @@ table = PhraseTable.build(phrases.data, phrases.ends)
 def work(batches):
     counts = SubsetCounts(table)
     for batch in batches:
-        counts.add(*batch.utf8(), np.zeros(len(batch), np.int64), at_words=False)
+        counts.add(*batch.utf8(), np.zeros(len(batch), np.int64))
 for batch in batches:
     batch.utf8()
 measure(work, batches, amount, batches[:1])
@@ -59,11 +59,11 @@ measure(work, batches, amount, batches[:1])
 
 WORDS = """
 sought = phrases.words()
-table = PhraseTable.build(sought.data, sought.ends)
+table = PhraseTable.build(sought.data, sought.ends, at_words=True)
 def work(batches):
     counts = SubsetCounts(table)
     for batch in batches:
-        counts.add(*compacted_all(batch.texts), np.zeros(len(batch), np.int64), at_words=True)
+        counts.add(*compacted_all(batch.texts), np.zeros(len(batch), np.int64))
 measure(work, batches, amount, batches[:1])
 """
 

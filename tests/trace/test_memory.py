@@ -28,7 +28,7 @@ def work(phrases, out):
     counts = count_phrases(folder / "data.jsonl.zst", phrases, folder / out, **options)
     print(counts.summary["phrases"], counts.summary["found"], counts.first_rows(1)["occurrences"][0])
 
-work(["the first of all", "and the second"], "warm-up.parquet")  # loads and compiles all there is
+work(folder / "few.txt", "warm-up.parquet")  # loads and compiles all there is
 limit_memory(64 * int(sys.argv[3]) + 100_000_000)
 work(folder / "phrases.txt", "counts.parquet")
 """
@@ -43,6 +43,7 @@ def test_a_million_phrases_take_64_bytes_each_and_100_mb(tmp_path: Path, by: str
     assert len(set(phrases)) == PHRASES
     assert 30 < sum(map(len, phrases)) / PHRASES < 50
     (tmp_path / "phrases.txt").write_text("\n".join(phrases))
+    (tmp_path / "few.txt").write_text("the first of all\nand the second")
     with ShardWriter(tmp_path / "data.jsonl.zst") as writer:
         for begin in range(0, PHRASES, 20):  # Each phrase is there once, and the first twice.
             writer.write_lines([record(" and ".join([*phrases[begin : begin + 20], phrases[0] * (begin == 0)]), "A")])

@@ -29,10 +29,10 @@ def counted(
     phrases: Sequence[str], documents: Sequence[str], subsets: Sequence[int], *, at_words: bool = False, cells: int = 1
 ) -> Pairs:
     data, offsets = arrays(phrases)
-    table = PhraseTable.build(data, offsets[1:])
+    table = PhraseTable.build(data, offsets[1:], at_words=at_words)
     counts = SubsetCounts(table, cells)
     for part in (slice(0, 1), slice(1, None)):  # two batches
-        counts.add(*arrays(documents[part]), np.array(subsets[part], np.int64), at_words=at_words)
+        counts.add(*arrays(documents[part]), np.array(subsets[part], np.int64))
     keys, occurrences, held = counts.rows().tolist()
     assert keys == sorted(keys)
     pairs = zip(occurrences, held, strict=True)
@@ -91,6 +91,36 @@ def test_the_border_of_two_blocks_is_no_border_for_a_phrase(
     assert found(positions) == found(1 << 16)
 
 
+word = st.builds(lambda piece, size: (piece * size)[:size], st.sampled_from(["a", "ab", "é", "漢"]), sizes)
+
+
+@st.composite
+def cases_of_words(draw: st.DrawFn) -> tuple[list[str], list[str], list[int]]:
+    """Phrases of one to seven words, and documents with their words, all short or up to 40 letters long."""
+    words = draw(st.lists(word, min_size=1, max_size=5))
+    phrases = draw(st.lists(st.lists(st.sampled_from(words), min_size=1, max_size=7), min_size=1, max_size=20))
+    text = st.lists(st.one_of(st.sampled_from([*phrases, []]), st.lists(word, max_size=2)), max_size=9)
+    documents = [[*map(" ".join, pieces), ""] for pieces in draw(st.lists(text, min_size=1, max_size=5))]
+    subsets = draw(st.lists(st.integers(0, 2), min_size=len(documents), max_size=len(documents)))
+    spaced = [" ".join(["", *filter(None, pieces), ""]) for pieces in documents]
+    return [" ".join([*words, ""]) for words in phrases], spaced, subsets
+
+
+@given(cases_of_words(), st.integers(1, 30))
+def test_phrases_of_words_are_counted_as_the_reference_counts_them(
+    case: tuple[list[str], list[str], list[int]], positions: int
+) -> None:
+    phrases, documents, subsets = case
+    behind_spaces = [f" {phrase}" for phrase in phrases]
+    assert counted(*case, at_words=True) == expected(behind_spaces, documents, subsets)
+    table = PhraseTable.build(arrays(phrases)[0], arrays(phrases)[1][1:], at_words=True)
+    blocks = [
+        np.concatenate([np.zeros((0, 2)), *map(np.copy, table.find(*arrays(documents), positions=size))])
+        for size in (positions, 1 << 16)
+    ]
+    assert sorted(blocks[0].tolist()) == sorted(blocks[1].tolist())
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_many_phrases_of_random_text_are_counted_as_the_reference_counts_them(seed: int) -> None:
     rng = random.Random(seed)
@@ -118,7 +148,7 @@ def test_a_phrase_that_occurs_often_takes_no_memory() -> None:
     table = PhraseTable.build(np.frombuffer(b"aab", np.uint8), np.array([1, 3]))
     counts = SubsetCounts(table, 4)
     for _ in range(100):
-        counts.add(*arrays(["a" * 100_000]), np.zeros(1, np.int64), at_words=False)
+        counts.add(*arrays(["a" * 100_000]), np.zeros(1, np.int64))
     assert counts.rows().tolist() == [[0], [10_000_000], [100]]
     assert len(counts._cells) == 4
 
@@ -135,5 +165,5 @@ def test_a_table_is_the_same_from_its_files(tmp_path: Path) -> None:
     loaded = PhraseTable.load(tmp_path)
     assert (loaded.depth, [one.head for one in loaded.classes]) == (2, [1, 2, 4, 8, 17])
     assert sorted(loaded.number.tolist()) == [0, 1, 2, 3, 4, 6]
-    for one, other in zip([*table[:4], *sum(table.classes, ())], [*loaded[:4], *sum(loaded.classes, ())], strict=True):
+    for one, other in zip([*table[:6], *sum(table.classes, ())], [*loaded[:6], *sum(loaded.classes, ())], strict=True):
         np.testing.assert_array_equal(one, other)
