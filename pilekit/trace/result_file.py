@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -63,12 +63,12 @@ class RowsResult(TableResult):
         """All rows, in memory."""
         return pq.ParquetFile(self.file).read()
 
-    def batches(self, rows: int) -> Iterator[pa.RecordBatch]:
-        """The rows in batches of up to so many, read when they are asked for."""
+    def batches(self, rows: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows in batches of up to so many, read when they are asked for; `columns` are all by default."""
         if self.file is None:
-            yield from self.rows.to_batches(rows)
+            yield from self.rows.select(columns or self.SCHEMA.names).to_batches(rows)
         else:
-            yield from pq.ParquetFile(self.file).iter_batches(rows)
+            yield from pq.ParquetFile(self.file).iter_batches(rows, columns=columns)
 
     def first_rows(self, count: int) -> pa.Table:
         """The first `count` rows, without reading the others."""

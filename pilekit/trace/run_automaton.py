@@ -101,23 +101,23 @@ class RunAutomaton(NamedTuple):
         return Met(np.zeros(states, np.int32), np.zeros(states, np.int64), np.full(states, -1, np.int64))
 
     def match(self, runs: Int64, document: int, met: Met, most: int) -> Int64:
-        """Take in documents' hits; returns the first `most` documents of each string that was met, int64 [found, 3].
+        """Take in documents' hits; returns the first `most` documents of each string that was met, int64 [3, entries].
 
         runs       the document's index, the number of the first word and the number of the window of each hit, by
                    document and word, int64 [3, hits]
         document   the number of the first document
-        found      the state, the string's windows, and the hit with which it ends
+        entries    the state, the string's windows, and the hit with which it ends
         """
-        room, found = np.empty((3, 1024), np.int64), list[Int64]()
+        room, entries = np.empty((3, 1024), np.int64), list[Int64]()
         begin, state, windows = 0, 0, 0
         while begin < runs.shape[1]:
             count, begin, state, windows = _match(
                 tuple(self), runs, document, tuple(met), most, begin, state, windows, room
             )
-            found.append(room[:, :count].copy())
+            entries.append(room[:, :count].copy())
             if not count and begin < runs.shape[1]:
                 room = np.empty((3, 2 * room.shape[1]), np.int64)
-        return np.concatenate(found, axis=1) if found else room[:, :0]
+        return np.concatenate(entries, axis=1) if entries else room[:, :0]
 
     def maximal(self, first: Int64, windows: Int32) -> Int64:
         """The maximal strings of each text that documents have: text, first and last window, state, int64 [4, strings].
@@ -245,7 +245,7 @@ def _grown(edges: Int32, window: Int32) -> tuple[Int32, Int32]:
 
 @compiled()
 def _match(
-    automaton: Any, runs: Int64, document: int, met: Any, most: int, begin: int, state: int, count: int, found: Int64
+    automaton: Any, runs: Int64, document: int, met: Any, most: int, begin: int, state: int, count: int, entries: Int64
 ) -> tuple[int, int, int, int]:
     """Take in hits from `begin` on, as far as there is room; returns rows, and where and how to resume."""
     length, link, window, only, edge, edges, slots, start, _ = automaton
@@ -271,7 +271,7 @@ def _match(
         while at and (at == state or last[at] != name or windows[at] != length[at]):
             needed += 1
             at = link[at]
-        if rows + needed > found.shape[1]:
+        if rows + needed > entries.shape[1]:
             return before_rows, hit, before_state, before_count
         at, size = state, count
         while at:
@@ -282,7 +282,7 @@ def _match(
                     last[at] = name
                     documents[at] += 1
                     if documents[at] <= most:
-                        found[0, rows], found[1, rows], found[2, rows] = at, size, hit
+                        entries[0, rows], entries[1, rows], entries[2, rows] = at, size, hit
                         rows += 1
                 elif at != state:
                     break

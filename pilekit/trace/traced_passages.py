@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, ClassVar
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from pilekit.display.fitted_table import DASH, MOST_ROWS, SHORTEN, Column, FittedTable, percentage
@@ -60,15 +60,41 @@ class TextTraces(RowsResult):
         row: dict[str, Any] = self.rows.slice(number, 1).to_pylist()[0]
         return row
 
-    def texts_with_passages(self) -> Iterator[dict[str, Any]]:
-        """The rows of texts that have passages, read when they are asked for."""
+    def most_copied(self, count: int) -> list[dict[str, Any]]:
+        """The rows of up to `count` texts that have passages, the one with the most covered words first."""
+        columns = [batch["covered"].to_numpy() for batch in self.batches(_ROWS_PER_GROUP, ["covered"])]
+        covered = np.concatenate([np.zeros(0, np.int64), *columns])
+        numbers = np.argsort(-covered, kind="stable")[:count]
+        return self._rows_of(numbers[covered[numbers] > 0].tolist())
+
+    def longest(self, count: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Up to `count` passages, the longest first, each behind the row of its text."""
+        texts, places, words, before = [], [], [np.zeros(0, np.int64)], 0
+        for batch in self.batches(_ROWS_PER_GROUP, ["passages"]):
+            sizes = batch["passages"].value_lengths().to_numpy()
+            texts.append(before + np.repeat(np.arange(len(batch)), sizes))
+            places.append(np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes))
+            words.append(batch["passages"].flatten().field("words").to_numpy())
+            before += len(batch)
+        order = np.argsort(-np.concatenate(words), kind="stable")[:count]
+        if not len(order):
+            return []
+        numbers = np.concatenate(texts)[order].tolist()
+        rows = zip(self._rows_of(numbers), np.concatenate(places)[order].tolist(), strict=True)
+        return [(row, row["passages"][place]) for row, place in rows]
+
+    def _rows_of(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        """The rows of these texts."""
+        rows, before, sought = dict[int, dict[str, Any]](), 0, np.unique(numbers)
         for batch in self.batches(_ROWS_PER_GROUP):
-            yield from (row for row in batch.to_pylist() if row["passages"])
+            here = sought[(sought >= before) & (sought < before + len(batch))]
+            rows |= zip(here.tolist(), batch.take(pa.array(here - before, pa.int64())).to_pylist(), strict=True)
+            before += len(batch)
+        return [rows[number] for number in numbers]
 
     def table(self) -> FittedTable[int]:
-        """A row per passage: those of the first text come first."""
-        rows = self.texts_with_passages()
-        shown = list(islice(((row, passage) for row in rows for passage in row["passages"]), MOST_ROWS))
+        """A row per passage, the longest first."""
+        shown = self.longest(MOST_ROWS)
 
         def of_passage(title: str, cell: Callable[[dict[str, Any]], str], **look: Any) -> Column[int]:
             return Column(title, lambda place: cell(shown[place][1]), **look)

@@ -6,7 +6,8 @@ FOLDER holds shards (`.jsonl.zst`, `.jsonl`), one of them named val, and `20B_to
 shard are copied into a temporary folder, which becomes the working folder, and each command runs there as a user runs
 it, in a process of its own, on the CPU, with one thread. The table has a line for each output: the xxh3_128 of its
 content, and its name. `--write` keeps the digests as JSON. `--compare` names the outputs that differ from a file of
-them, that are missing, or that are new; exit code 1 if there are any.
+them, or that are missing there or here; exit code 1 if one differs or is missing here. Outputs that the file does not
+have are new, which is no error.
 
 Content is what a user reads. So a Parquet file counts by its columns and rows, a keep mask by its bits, and JSON by its
 fields. Left out are fields that hold a path, a time or a version, Parquet metadata, hidden files, and `pilekit.json`,
@@ -51,15 +52,22 @@ COMMANDS = {
     "decontaminate": "decontaminate corpus --against asked.jsonl --fields question --on-error skip --json --out decon",
     "substrings": "substrings corpus --min-bytes 80 --on-error skip --json --out substrings",
     "assemble": "assemble mine.toml --on-error skip --json --out assemble",
+    "count": "count phrases.txt corpus --on-error skip --json --out count/counts.parquet",
+    "count-words": "count phrases.txt corpus --words --sort given --on-error skip --json",
+    "trace": "trace texts.jsonl corpus --words 5 --common 50 --on-error skip --json --out trace/traces.parquet",
     **{
         f"tokenize-{format}": f"tokenize reframe --tokenizer {{tokenizer}} --format {format} --out tokens-{format}/t"
         for format in ("megatron", "npy", "ds", "llmc", "parquet")
     },
     "tokenize-dedup": "tokenize corpus --tokenizer {tokenizer} --dedup dedup --on-error skip --out tokens-dedup/t",
     "train": "train run.toml --out run",
+    "seen": "seen run --subset Wikipedia --json",
     "bpb": "bpb run/model corpus/val.jsonl.zst --limit 3 --max-length 128 --device cpu --json",
 }
-BY_JSON = {"stats", "stats-indexed", "clean", "dedup", "decontaminate", "substrings", "assemble", "bpb"}
+BY_JSON = {
+    *("stats", "stats-indexed", "clean", "dedup", "decontaminate", "substrings", "assemble", "bpb"),
+    *("count", "count-words", "trace", "seen"),
+}
 """Commands whose JSON on standard output counts."""
 
 ASSEMBLE = """name = "mine"
@@ -126,16 +134,18 @@ def main() -> int:
         return 0
     if earlier["documents"] != chosen.documents:
         sys.exit(f"{chosen.compare}: is of --documents {earlier['documents']}; compare with the same number")
-    names = dict.fromkeys([*earlier["digests"], *digests])
-    differ = [name for name in names if earlier["digests"].get(name) != digests.get(name)]
+    differ = [name for name, digest in earlier["digests"].items() if digests.get(name) != digest]
     for name in differ:
-        print(f"differs: {name}: {earlier['digests'].get(name, 'new')} -> {digests.get(name, 'missing')}")
-    print(f"{len(differ)} of {len(names)} differ")
+        print(f"differs: {name}: {earlier['digests'][name]} -> {digests.get(name, 'missing')}")
+    new = [name for name in digests if name not in earlier["digests"]]
+    for name in new:
+        print(f"new: {name}")
+    print(f"{len(differ)} of {len(earlier['digests'])} differ, {len(new)} are new")
     return bool(differ)
 
 
 def material(source: Path, documents: int) -> None:
-    """Fill the working folder: the shards' first lines, evaluation texts, a manifest, a config."""
+    """Fill the working folder: the shards' first lines, evaluation texts, phrases, a manifest, a config."""
     Path("corpus").mkdir()
     for path in sorted([*source.glob("*.jsonl.zst"), *source.glob("*.jsonl")]):
         content = b"".join(first_lines(path, documents))
@@ -144,6 +154,14 @@ def material(source: Path, documents: int) -> None:
     texts = [json.loads(line)["text"] for line in first_lines(Path("corpus/val.jsonl.zst"), 200)]
     with Path("asked.jsonl").open("w") as file:
         file.writelines(json.dumps({"question": text[:400], "answer": text[400:420]}) + "\n" for text in texts)
+    phrases = dict.fromkeys(" ".join(text.split()[size : 2 * size + 1]) for size in range(1, 6) for text in texts)
+    Path("phrases.txt").write_text("".join(f"{phrase}\n" for phrase in phrases if phrase))
+    with Path("texts.jsonl").open("w") as file:
+        for number, text in enumerate(texts[:50]):  # Of a document, of another one in capitals, and of neither.
+            mixed = f"{text[:300]} {number} {texts[-number - 1][:300].upper()}"
+            file.write(json.dumps({"text": mixed}) + "\n")
+    for folder in ("count", "trace"):
+        Path(folder).mkdir()
     Path("mine.toml").write_text(ASSEMBLE.replace("FIRST", first).replace("OTHERS", json.dumps(others)))
     Path("run.toml").write_text(RUN.replace("TOKENIZER", str(source / TOKENIZER)))
     Path("config.json").write_text(json.dumps(SHAPE))

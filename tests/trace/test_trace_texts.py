@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -196,14 +198,35 @@ def test_a_bad_line_is_an_error_unless_it_is_to_be_skipped(texts: Path, tmp_path
         trace_texts(tmp_path / "bad.jsonl", texts, out)
 
 
-def test_a_terminal_shows_the_text_in_colours_and_a_table(data: Path, texts: Path) -> None:
-    printed = on_terminal("trace", texts, data, "--common", 53)
+def test_a_terminal_shows_the_most_copied_texts_in_colours_and_the_longest_passages(
+    data: Path, texts: Path, tmp_path: Path
+) -> None:
+    printed = on_terminal("trace", texts, data, "--common", 53, "--words", 6)
     assert "\x1b[1;31m" in printed  # a passage
     assert "\x1b[33m" in printed  # a common passage
-    plain = run("trace", texts, data, exit_code=0).output
-    assert "text 3: " in plain
-    assert "a/00.jsonl 0" in plain
+    assert max(map(len, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", printed).replace("\r", "\n").split("\n"))) <= 80
+    plain = run("trace", texts, data, "--out", tmp_path / "traces.parquet", exit_code=0).output
+    heads = re.findall(r"^text (\d+): ", plain, re.MULTILINE)
+    assert list(map(int, heads)) == [row["number"] for row in trace_texts(data, texts).most_copied(5)]
     assert "of 7 texts; searched 160" in plain.replace("\n", " ")
+    assert f"pilekit explore {data} {tmp_path / 'traces.parquet'}" in plain.replace("\n", " ")
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+def test_the_longest_passages_and_the_most_copied_texts_are_those_of_a_plain_loop(
+    data: Path, texts: Path, pickled: bool
+) -> None:
+    many = TEXTS * 60  # in several row groups
+    traces = trace_texts(data, many, words=2)
+    traces = pickle.loads(pickle.dumps(traces)) if pickled else traces
+    rows = [row for row in traces.to_arrow().to_pylist() if row["passages"]]
+    for count in (0, 1, 7, 300, 10**6):
+        assert traces.most_copied(count) == sorted(rows, key=lambda row: -row["covered"])[:count]
+        passages = [(row, passage) for row in rows for passage in row["passages"]]
+        assert traces.longest(count) == sorted(passages, key=lambda pair: -pair[1]["words"])[:count]
+    assert traces[len(many) - 1]["text"] == many[-1]
+    with pytest.raises(KeyError, match="there is no text 420; they are numbered from 0"):
+        traces[420]
 
 
 def test_texts_made_of_pieces_of_real_documents_are_traced_to_them(real_corpus: Path) -> None:

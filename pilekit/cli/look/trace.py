@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import islice
+import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,15 @@ from pilekit.cli.display.output import print_fitted, print_result, say
 from pilekit.cli.options import Described, corpus_argument, on_error_option, open_subsets, shard_options
 from pilekit.display.fitted_table import percentage
 from pilekit.display.progress import byte_progress
-from pilekit.errors import counted, shortened, visible_lines
+from pilekit.errors import counted, visible_lines
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-SHOWN_TEXTS, SHOWN_CHARACTERS = 5, 3000
+SHOWN_TEXTS, SHOWN_CHARACTERS, SHOWN_PASSAGES = 5, 4000, 20
+"""Texts on the terminal, the characters of all of them, and rows of the table."""
+AROUND = 300
+"""Characters that are shown before the first passage of a text."""
 
 
 @click.command()
@@ -58,26 +62,31 @@ def command(
         traces = trace_texts(corpus, texts, out, advance=advance, **options)
     if not print_result(traces, as_json, corpus, part, table=False):
         return
-    for row in islice(traces.texts_with_passages(), SHOWN_TEXTS):
-        print_fitted(_coloured(row))
+    rows = traces.most_copied(SHOWN_TEXTS)
+    for row in rows:
+        print_fitted(_coloured(row, SHOWN_CHARACTERS // len(rows)))
         click.echo()
-    print_fitted(traces.table())
+    print_fitted(replace(traces.table(), most_rows=SHOWN_PASSAGES))
     if out is not None:
-        say(f"all passages and documents in {out}")
+        corpora = paths if len(paths) == 1 and "-" not in paths else ()
+        view = shlex.join(["pilekit", "explore", *corpora, str(out)])
+        say(f"all passages and documents in {out}; to look at them: {view}")
 
 
-def _coloured(row: dict[str, Any]) -> Text:
-    """A text, shortened, with its passages in colour, below a line about it."""
+def _coloured(row: dict[str, Any], characters: int) -> Text:
+    """So many characters of a text from its first passage on, the passages in colour, below a line about the text."""
     from rich.text import Text
 
+    passages = sorted(row["passages"], key=lambda passage: passage["start"])
+    at = max(0, passages[0]["start"] - AROUND)
+    text, stop = row["text"], min(len(row["text"]), at + characters)
     share = f"{percentage(row['coverage'])} % of {counted(row['words'], 'word')}"
-    head = f"text {row['number']:,}: {share} in {counted(len(row['passages']), 'passage')}\n"
-    shown, at, text = Text(head, style="dim"), 0, shortened(row["text"], SHOWN_CHARACTERS)
-    for passage in sorted(row["passages"], key=lambda passage: passage["start"]):
-        start, end = max(at, passage["start"]), passage["end"]
+    head = f"text {row['number']:,}: {share} in {counted(len(passages), 'passage')}\n"
+    shown = Text(head, style="dim").append("…" if at else "", style="not dim")
+    for passage in passages:
+        start, end = (min(max(at, bound), stop) for bound in (passage["start"], passage["end"]))
         shown.append(visible_lines(text[at:start]), style="not dim")
-        shown.append(
-            visible_lines(text[start:end]), style="yellow not dim" if passage["common"] else "bold red not dim"
-        )
-        at = max(at, end)
-    return shown.append(visible_lines(text[at:]), style="not dim")
+        style = "yellow not dim" if passage["common"] else "bold red not dim"
+        shown.append(visible_lines(text[start:end]), style=style)
+        at = end
+    return shown.append(visible_lines(text[at:stop]) + ("…" if stop < len(text) else ""), style="not dim")
