@@ -1,6 +1,6 @@
 """pilekit's trainer beside bare PyTorch loops, DeepSpeed and accelerate: speed, memory, and the cost of checkpoints.
 
-    python tests/benchmarks/bench_train.py [--quick] [--parts loop peers checkpoint] [--stages 0 1 2 3]
+    python tests/benchmarks/bench_train.py [--quick] [--parts loop peers checkpoint documents] [--stages 0 1 2 3]
     python tests/benchmarks/bench_train.py --gpu [--shapes pythia-160m pythia-1.4b]
 
 All train the same weights (the shape of Pythia-14M) on the same rows through the same micro-batches, documents kept
@@ -12,6 +12,7 @@ shard while it trains; the others get them as tensors in memory.
     peers        two ranks: beside DeepSpeed under each stage and accelerate, its DDP (0) and, if it has one for the
                  machine, its FSDP2 (2 and 3); each with its defaults, in the environment of tests/frameworks
     checkpoint   how long an asynchronous save blocks training, beside one that is not asynchronous
+    documents    one rank with the log of documents and without, four times as many steps; and the log alone
 
 Each contestant has a process per rank. It runs for one step in its turn and is stopped otherwise. A step's time is wall
 time from one step's end to the next, metrics included. The first steps warm up; meanwhile pilekit's stream starts
@@ -46,7 +47,7 @@ from tests.benchmarks.train.taking_turns import Contestant, Ended, Running, comp
 TOLERANCE = {"fp32": (1e-5, 1e-3), "bf16": (1e-3, 1e-2)}
 """The largest relative difference from pilekit's losses, in the first step and in later steps."""
 
-PARTS = ("loop", "peers", "checkpoint")
+PARTS = ("loop", "peers", "checkpoint", "documents")
 
 
 def main() -> None:
@@ -70,6 +71,8 @@ def main() -> None:
                 figures += race(folder / f"world-{world_size}", config, world_size, chosen)
             if "checkpoint" in chosen.parts:
                 figures += checkpoints(folder / "checkpoints", config, chosen)
+            if "documents" in chosen.parts:
+                figures += documents(folder, config, chosen)
     if not record(chosen, figures):
         print(json.dumps(figures, indent=2 if chosen.json else None))
 
@@ -306,6 +309,35 @@ def checkpoints(folder: Path, config: dict[str, Any], chosen: argparse.Namespace
             figures.append({"name": name, "stage": stage, "asynchronous": asynchronous, "ranks": ranks})
     show(chosen, "\n".join(lines))
     return figures
+
+
+def documents(folder: Path, config: dict[str, Any], chosen: argparse.Namespace) -> list[dict[str, Any]]:
+    """One rank with the log of documents and without, and what the log alone costs."""
+    from tests.benchmarks.train.document_log_cost import document_log_cost
+
+    figures = []
+    for dtype in chosen.dtypes:
+        group = [
+            Contestant(
+                f"{name} the log",
+                {"loop": "pilekit", "config": {**config, "precision": {"dtype": dtype}, "log": {"documents": is_on}}},
+            )
+            for name, is_on in (("with", True), ("without", False))
+        ]
+        compare("documents", group, folder / f"documents-{dtype}", warm_up=chosen.warm_up, steps=4 * chosen.steps)
+        if failed := group[0].failed or group[1].failed:
+            raise SystemExit(f"error: documents: {failed}")
+        show(chosen, table(f"documents, {dtype}", group, chosen.rows * chosen.seq_len))
+        figures += [{"dtype": dtype, **told(each)} for each in group]
+    cost = document_log_cost(folder / "log", config, steps=20 if chosen.quick else 1000)
+    seconds = 1e-6 * (cost["step_us"] + cost["rows"] * cost["row_us"])
+    share = seconds / statistics.median(group[1].seconds)
+    show(
+        chosen,
+        f"the log alone: {cost['step_us']:.1f} us a step, {cost['row_us']:.1f} us and {cost['row_bytes']:.1f} bytes a "
+        f"row at a save, {cost['rows']:.1f} rows a step: {share:.4%} of a step",
+    )
+    return [*figures, {"name": "the log alone", **cost, "share": share}]
 
 
 def record(chosen: argparse.Namespace, figures: list[dict[str, Any]]) -> bool:

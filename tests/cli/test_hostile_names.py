@@ -79,6 +79,7 @@ WORKS = [
     ["embed", "model", *CORPUS, "--limit", "1", "--out", "made/vectors.parquet"],
     ["seen", "made/run", "--subset", LABELS[0], "--receipt", "made/receipt.json"],
     ["seen", "--check", "made/receipt.json"],
+    ["seen", "made/run", "--against", "data/00.jsonl.zst"],
     ["prune", "model", *CORPUS, "--limit", "1", "--magnitude", "0.5", "--out", "made/pruned"],
     ["report", "data", "made/unique", "made/run", "--manifest", "pile.toml", "--out", "made/report.html"],
     ["doctor", "--tokenizer", "model"],

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pilekit import read_corpus, seen
 from pilekit.train.log.document_log import LogPart, in_order, log_parts, logged_steps
 from pilekit.train.log.metrics import StepMetrics
 from tests.process_groups import RankFailed
@@ -15,8 +16,11 @@ from tests.train.log.test_document_log import assert_is_table_of
 from tests.train.ranks.fitting import Job, fit
 from tests.train.runs import trainer
 
-CHANGES = ("train.steps=60", "checkpoint.every=7", "train.micro_batch_size=1")
+CHANGES = ("checkpoint.every=7", "train.micro_batch_size=1")
 """Steps 8 to 13 are logged with the checkpoint of step 14."""
+
+Start = tuple[int, int, tuple[str, ...]]
+"""Ranks, the step after which all are killed, and further changes of the config."""
 
 
 def fit_until_killed(made: Path, out: Path, changes: tuple[str, ...], step: int) -> None:
@@ -34,19 +38,38 @@ def rows(run: Path) -> list[dict[str, object]]:
     return in_order(table for part in parts for table in part.tables(run / "documents")).to_pylist()  # type: ignore[no-any-return]
 
 
-def test_a_run_that_was_killed_on_1_2_and_4_ranks_has_one_table(job: Job) -> None:
-    for world_size, step, *more in [(4, 17), (2, 33, "data.workers=1"), (1, 40, "train.micro_batch_size=4")]:
+@pytest.mark.parametrize(
+    ("steps", "starts", "ranks"),
+    [
+        (20, [(2, 17, ())], 1),
+        pytest.param(
+            60,
+            [(4, 17, ()), (2, 33, ("data.workers=1",)), (1, 40, ("train.micro_batch_size=4",))],
+            2,
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_run_that_was_killed_on_other_ranks_has_one_table(
+    job: Job, steps: int, starts: list[Start], ranks: int
+) -> None:
+    changes = (*CHANGES, f"train.steps={steps}")
+    for world_size, step, more in starts:
         with pytest.raises(RankFailed):
-            job.run(fit_until_killed, world_size, "killed", (*CHANGES, *more), step)
-    seen = job.run(fit, 2, "killed", CHANGES)
-    assert [part.finished for part in seen] == [(60, False)] * 2
+            job.run(fit_until_killed, world_size, "killed", (*changes, *more), step)
+    parts = job.run(fit, ranks, "killed", changes)
+    assert [part.finished for part in parts] == [(steps, False)] * ranks
     folder = job.folder / "killed" / "documents"
-    assert {part.world_size for part in log_parts(folder)} == {1, 2, 4}
-    assert_is_table_of(folder, trainer(job.made, job.folder / "plan").stream, 60)
+    assert {part.world_size for part in log_parts(folder)} == {ranks, *(world_size for world_size, *_ in starts)}
+    assert_is_table_of(folder, trainer(job.made, job.folder / "plan").stream, steps)
 
-    job.run(fit, 1, "whole", CHANGES)
+    job.run(fit, 1, "whole", changes)
     assert log_parts(job.folder / "whole/documents")[0] == LogPart(1, 7, 0, 1)
     assert rows(job.folder / "killed") == rows(job.folder / "whole")
+    places = [(document.shard, document.number) for batch in read_corpus(job.made / "data") for document in batch]
+    answer = seen(job.folder / "killed", places)
+    assert answer.rows == seen(job.folder / "whole", places).rows
+    assert answer.summary["replayed"] == []
 
 
 def test_a_run_without_the_log_has_none_and_a_resumed_one_logs_the_rest(job: Job) -> None:
