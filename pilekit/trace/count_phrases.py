@@ -33,7 +33,7 @@ from pilekit.shards.work import PartWork, takes
 from pilekit.trace.phrase_counts import PhraseCounts, ShardCounts, Sort, count_rows, totals
 from pilekit.trace.phrase_table import PhraseTable
 from pilekit.trace.phrases import Phrases
-from pilekit.trace.result_file import Made, rows_result
+from pilekit.trace.result_file import Content, rows_result
 from pilekit.trace.subset_counts import SubsetCounts
 from pilekit.workers import Advance
 
@@ -85,7 +85,7 @@ def count_phrases(
 
 def _count(
     job: FolderJob, *, given: list[Phrases], parameters: Mapping[str, Any], subsets: Sequence[str] | None
-) -> Made:
+) -> Content:
     """Count all shards of the job."""
     words, folder, corpus, sought = bool(parameters["words"]), job.output.folder, job.corpus, given.pop()
     phrases = sought.saved(folder / "given")
@@ -117,7 +117,7 @@ def _count(
         "skipped": skipped.count,
         "subsets": dict(sorted(documents.items(), key=lambda item: (-item[1], item[0]))),
     }
-    return Made(count_rows(shards, phrases, numbers, sums), summary, skipped)
+    return Content(count_rows(shards, phrases, numbers, sums), summary, skipped)
 
 
 def count_shard(

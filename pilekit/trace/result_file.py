@@ -95,7 +95,7 @@ class RowsResult(TableResult):
 Answer = TypeVar("Answer", bound=RowsResult)
 
 
-class Made(NamedTuple):
+class Content(NamedTuple):
     """The content of a result: batches of its rows, which read files of the job's folder, and the other fields."""
 
     batches: Iterable[pa.RecordBatch]
@@ -108,7 +108,7 @@ def rows_result(
     out: str | Path | None,
     job: CorpusJob,
     parameters: Mapping[str, Any],
-    make: Callable[[FolderJob], Made],
+    make: Callable[[FolderJob], Content],
 ) -> Answer:
     """The result of a command on the shards of `job`: read from the file `out` if it is finished, else made.
 

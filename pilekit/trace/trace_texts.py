@@ -34,7 +34,7 @@ from pilekit.shards.read.reader import Reading, read
 from pilekit.shards.work import PartWork, takes
 from pilekit.trace.given_texts import given_texts, hash_of
 from pilekit.trace.maximal_passages import MaximalPassage, ShardPassages, StatePlaces, joined
-from pilekit.trace.result_file import Made, rows_result
+from pilekit.trace.result_file import Content, rows_result
 from pilekit.trace.run_automaton import RunAutomaton
 from pilekit.trace.traced_passages import TextTraces, covered_words, trace_rows
 from pilekit.workers import Advance
@@ -94,7 +94,7 @@ def trace_texts(
 
 def _trace(
     job: FolderJob, *, texts: Sequence[str], parameters: Mapping[str, Any], subsets: Sequence[str] | None
-) -> Made:
+) -> Content:
     """Trace in all shards of the job."""
     words, documents, common = (parameters[name] for name in ("words", "documents", "common"))
     folder, corpus = job.output.folder, job.corpus
@@ -137,7 +137,7 @@ def _trace(
         "skipped": skipped.count,
         "subsets": dict(sorted(read_documents.items(), key=lambda item: (-item[1], item[0]))),
     }
-    return Made(trace_rows(texts, counts, passages, common), summary, skipped)
+    return Content(trace_rows(texts, counts, passages, common), summary, skipped)
 
 
 def trace_shard(
