@@ -17,7 +17,7 @@ import msgspec
 import pytest
 import zstandard
 
-from pilekit import check_receipt, dedup_corpus, read_corpus, seen, trace_texts
+from pilekit import check_receipt, dedup_corpus, read_corpus, seen, tokenize_corpus, trace_texts
 from pilekit.exposure.receipt import RECEIPT, read_receipt
 from pilekit.train.config.file import load_config, to_toml
 from tests.cli.running import leave
@@ -296,3 +296,16 @@ def test_check_takes_no_other_options(here: Path, capsys: pytest.CaptureFixture[
         assert code == 2
         assert "--check takes all from the receipt" in errors
     assert "name the folder of a run, or a receipt" in leave(capsys, "seen")[2]
+
+
+def test_a_run_on_token_files_has_a_receipt_of_these(here: Path) -> None:
+    tokenize_corpus(DATA, "tokens/all", tokenizer="tokenizer", jobs=1)
+    trainer(Path(), Path("of-tokens"), *CHANGES, "data.path=tokens/all").fit()
+    answer = seen("of-tokens", "list.txt", receipt="receipt.json")
+    assert answer.summary["documents"] == 2
+    files = [Path(f"tokens/all_text_document.{ending}") for ending in ("bin", "documents.parquet", "idx")]
+    receipt = json.loads(Path("receipt.json").read_text())
+    assert receipt["shards"] == {file.name: sum_of(file) for file in files}
+    assert check_receipt("receipt.json").holds
+    grown("tokens/all_text_document.bin")
+    assert not check_receipt("receipt.json").holds
