@@ -63,8 +63,9 @@ class SeenDocuments(TableResult):
             Column("Steps", lambda row: _listed(row["steps"]), justify="left"),
         ]
         rows = self.rows.to_pylist()
-        if any(row["copy_of"] for row in rows):
+        if "against" in self.summary:  # else the document itself is in the table
             columns.append(Column("Copy of", lambda row: _original(row["copy_of"]), justify="left"))
+        if any(row["copy_of"] for row in rows):
             columns.append(Column("Similarity", lambda row: DASH if row["copy_of"] is None else _similarity(row)))
         return FittedTable(rows, columns, priority=("Subset", "Times", "Tokens"), notes=self._notes())
 
