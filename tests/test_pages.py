@@ -156,7 +156,8 @@ def left_by_the_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _damage(demo / "reframed" / "train" / "00.jsonl.zst", demo / "damaged" / "00.jsonl.zst")
     train_tokenizer(demo / "corpus" / "train", 4096, demo / "tokenizer.json", sample_bytes=2_000_000)
     (demo / "train.toml").write_text(CONFIG.format(corpus='"demo/corpus/train"', tokenizer='"demo/tokenizer.json"'))
-    select_corpus(demo / "corpus" / "train", demo / "sample", sample=0.01, manifest="demo")
+    subsets = ["Github", "DM Mathematics"]
+    select_corpus(demo / "corpus" / "train", demo / "sample", subsets=subsets, sample=0.01, manifest="demo")
     write_story(demo / "planted")
     by_heart = {"sample": '"demo/sample"', "planted": '"demo/planted"', "tokenizer": '"demo/tokenizer.json"'}
     (demo / "by-heart.toml").write_text(BY_HEART.format(**by_heart))

@@ -56,12 +56,13 @@ path = {{corpus}}
 manifest = "demo"
 {_RUN}"""
 
-# A hundredth of the corpus, and a sentence that is read hundreds of times. After the last step the model continues it.
+# A few documents, and a sentence that is read hundreds of times. After the last step the model continues it.
 BY_HEART = f"""\
 [data]
 path = [{{sample}}, {{planted}}]
 label = "meta.pile_set_name"
 repeats = {{{{ {SUBSET} = 150 }}}}
+window = 32
 {_RUN}
 [log]
 samples_every = 40
@@ -163,7 +164,7 @@ def command(out: Path) -> None:
     run("merge", *halves, "--out", out / "tokens" / "demo")
     run("stream", out / "tokens" / "demo", "--tokenizer", tokenizer)
     sample, planted, trained = out / "sample", out / "planted", out / "trained"
-    run("select", train, *demo, "--sample", "0.01", "--out", sample)
+    run("select", train, *demo, "--subsets", "Github,DM Mathematics", "--sample", "0.01", "--out", sample)
     is_new = write_story(planted)
     click.echo()
     say(f"{planted}: {'made; it holds' if is_new else 'kept; it holds'} a sentence, a copy, and a near-duplicate")

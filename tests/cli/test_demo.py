@@ -151,9 +151,9 @@ def test_the_whole_demo_after_being_killed(tmp_path: Path) -> None:
     assert sample["prompt"] + sample["text"] == STORY
     assert re.search(r"^text 0: 100.00 % of 21 words in 1 passage$", output, re.MULTILINE)
     assert re.search(rf"^{PHRASE[:30]}.* 3 +3 Planted$", output, re.MULTILINE)
-    seen = re.findall(r"^planted/00.jsonl (\d) Planted +(\d+) .* (–|\d\.\d+)$", output, re.MULTILINE)
+    seen = re.findall(r"^planted/00.jsonl (\d) +(\d+) .* (–|\d\.\d+)$", output, re.MULTILINE)
     assert [(number, similarity) for number, _, similarity in seen] == [("0", "–"), ("1", "–"), ("2", "0.913")]
-    assert all(int(times) > 50 for _, times, _ in seen)
+    assert all(int(times) > 100 for _, times, _ in seen)
     for name in ("gain.png", "one-step/bpb.png", "trained/bpb.png"):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
     made = {"sources", "corpus", "reframed", "damaged", "unique", "clean", "tokenizer.json", "stats.png", "steps.py"}
