@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 from pilekit import dedup_corpus, reframe_corpus, select_corpus, train_tokenizer
 from pilekit.assemble import demo_corpus
-from pilekit.assemble.demo_story import PROMPT, STORY, write_story
+from pilekit.assemble.demo_story import PHRASE, write_story
 from pilekit.assemble.demo_texts import standard_library
 from pilekit.cli.demo import BY_HEART, CONFIG, _damage
 from pilekit.cli.main import COMMANDS, pilekit
@@ -236,7 +236,8 @@ def test_the_first_hour_runs_and_its_mistakes_have_the_messages_of_the_page(
     before, mistakes = text.split("## When something is wrong")
     used = run_page(before, after_the_demo, monkeypatch)
     assert {"doctor", "stats", "verify", "reframe", "dedup", "train", "bpb", "trace", "count", "seen"} <= used
-    assert json.loads(Path("generations.jsonl").read_text())["text"] == STORY.removeprefix(PROMPT)
+    # This tokenizer is not the demo's, so the model may stumble at the end of the sentence.
+    assert json.loads(Path("generations.jsonl").read_text())["text"].startswith(f" carries {PHRASE}, and nobody")
     checked = 0
     for block in re.findall(r"^```console\n(.*?)^```$", mistakes, re.MULTILINE | re.DOTALL):
         for command, shown in re.findall(r"^\$ (.*)\n((?:[^$].*\n)*)", block, re.MULTILINE):

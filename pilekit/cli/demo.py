@@ -180,7 +180,7 @@ def command(out: Path) -> None:
         run("train", out / config, *changes, "--out", score.parent)
         run("bpb", score.parent / "model", *held_out, "--out", score, "--plot", score.parent / "bpb.png")
     run("bpb", "--compare", *scores, "--plot", out / "gain.png")
-    samples, traces, copies = trained / "samples.jsonl", out / "traces.parquet", out / "copies"
+    samples, traces, copies = trained / "samples.jsonl", trained / "traces.parquet", out / "copies"
     click.echo()
     say(f'{samples}: how the trained model continues "{PROMPT}"')
     run("trace", samples, sample, planted, *demo, "--out", traces)

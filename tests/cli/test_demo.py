@@ -151,7 +151,7 @@ def test_the_whole_demo_after_being_killed(tmp_path: Path) -> None:
     assert sample["prompt"] + sample["text"] == STORY
     assert re.search(r"^text 0: 100.00 % of 21 words in 1 passage$", output, re.MULTILINE)
     assert re.search(rf"^{PHRASE[:30]}.* 3 +3 Planted$", output, re.MULTILINE)
-    seen = re.findall(r"^planted/00.jsonl (\d) +(\d+) .* (–|\d\.\d+)$", output, re.MULTILINE)
+    seen = re.findall(r"^planted/00.jsonl (\d) Planted +(\d+) .* (–|\d\.\d+)$", output, re.MULTILINE)
     assert [(number, similarity) for number, _, similarity in seen] == [("0", "–"), ("1", "–"), ("2", "0.913")]
     assert all(int(times) > 100 for _, times, _ in seen)
     for name in ("gain.png", "one-step/bpb.png", "trained/bpb.png"):
@@ -159,7 +159,7 @@ def test_the_whole_demo_after_being_killed(tmp_path: Path) -> None:
     made = {"sources", "corpus", "reframed", "damaged", "unique", "clean", "tokenizer.json", "stats.png", "steps.py"}
     made |= {"tokens", "train.toml", "decontaminated", "substrings", "report.html"}
     made |= {"one-step", "trained", "gain.png", "verify.json", "verify-damaged.json"}
-    made |= {"sample", "planted", "by-heart.toml", "traces.parquet", "copies"}
+    made |= {"sample", "planted", "by-heart.toml", "copies"}
     assert {path.name for path in out.iterdir()} == made
     assert not list(out.rglob("*.partial"))
     nothing = subprocess.run([*PILEKIT, "stats"], cwd=tmp_path, env=environment, capture_output=True, text=True)
