@@ -38,6 +38,7 @@ _NEED_TORCH = {
     "document_mask",
     "embed_corpus",
     "generate",
+    "memorised",
     "prompts_of",
     "prune_model",
 }

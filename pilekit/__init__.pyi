@@ -26,8 +26,11 @@ from pilekit.evaluate.generate import Continuation as Continuation
 from pilekit.evaluate.generate import Prompt as Prompt
 from pilekit.evaluate.generate import generate as generate
 from pilekit.evaluate.generate import prompts_of as prompts_of
+from pilekit.evaluate.memorised import memorised as memorised
 from pilekit.evaluate.results.compare import Comparison as Comparison
 from pilekit.evaluate.results.compare import compare as compare
+from pilekit.evaluate.results.memorised_result import Memorised as Memorised
+from pilekit.evaluate.results.memorised_result import MemorisedShare as MemorisedShare
 from pilekit.evaluate.results.result import BitsPerByte as BitsPerByte
 from pilekit.evaluate.results.result_folder import read_result as read_result
 from pilekit.evaluate.results.scores import Score as Score

@@ -58,6 +58,7 @@ GROUPS = {
     "Train and measure models": {
         "train": "Train a language model straight from raw shards.",
         "bpb": "Score a model in bits per byte, per subset.",
+        "memorised": "Count the sequences that a model continues word for word.",
         "generate": "Continue prompts, or the beginnings of documents.",
         "embed": "Write a vector for each document, and find near ones.",
         "seen": "Tell in which steps a run has seen documents or a text.",
@@ -75,13 +76,13 @@ GROUPS = {
 
 COMMANDS = {name: help for group in GROUPS.values() for name, help in group.items()}
 
-MODEL_COMMANDS = ("train", "bpb", "generate", "embed", "prune", "demo")
+MODEL_COMMANDS = ("train", "bpb", "memorised", "generate", "embed", "prune", "demo")
 """Commands that multiply matrices."""
 
 MODULES = {
     **dict.fromkeys(("head", "sample"), "look.head_sample"),
     **{name: f"look.{name}" for name in ("grep", "count", "trace", "show", "duplicates", "explore", "report")},
-    **{name: f"models.{name}" for name in ("bpb", "embed", "generate", "prune", "seen", "train")},
+    **{name: f"models.{name}" for name in ("bpb", "embed", "generate", "memorised", "prune", "seen", "train")},
     **{name: f"tokens.{name}" for name in ("tokenize", "merge", "train-tokenizer")},
 }
 """The modules of commands that are not in `pilekit.cli.<name>`."""
@@ -92,7 +93,7 @@ RESUMED = (
 )
 """Commands that keep finished work."""
 
-RESUMED_WITH_OUT = ("bpb", "count", "trace")
+RESUMED_WITH_OUT = ("bpb", "memorised", "count", "trace")
 """Commands that keep finished work if they have `--out`."""
 
 REPORT_SECONDS = 30.0

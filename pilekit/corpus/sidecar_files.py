@@ -23,6 +23,9 @@ DROPPED = "dropped.parquet"
 TOKENS_FILE = "tokens.parquet"
 """The table of tokens that `pilekit bpb --per-token` writes into its folder."""
 
+SEQUENCES_FILE = "sequences.parquet"
+"""The table of sequences that `pilekit memorised` writes into its folder."""
+
 SUMS_FILES = ("SHA256SUMS", "SHA256SUMS.txt")
 """Names of a file of checksums in the corpus root; pilekit writes the first."""
 
@@ -48,6 +51,8 @@ def written_beside(name: str) -> str | None:
         return "lists the documents that a cleaning dropped, and is not a shard; give the shards"
     if name == TOKENS_FILE:
         return "holds the bits of tokens that a model predicted, and is not a shard; give the shards"
+    if name == SEQUENCES_FILE:
+        return "holds the sequences that a model continued, and is not a shard; give the shards"
     if name == HEADER_FILE:
         return "says how its folder was made, and is not a shard; give the folder"
     if name in SUMS_FILES:

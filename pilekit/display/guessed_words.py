@@ -19,6 +19,7 @@ COMMANDS = {
     "grep": "Match",
     "head": "read",
     "index": "index_corpus",
+    "memorised": "memorised",
     "merge": "merge_token_files",
     "prune": "prune_model",
     "reframe": "reframe_corpus",

@@ -20,11 +20,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from pilekit.display.progress import Scored
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, counted, message_logger, shortened
 from pilekit.evaluate.results.records import Records, ScoredDocument
-from pilekit.evaluate.results.result_folder import has_result, locked_records, record_file, records_folder
+from pilekit.evaluate.results.result_folder import has_result, locked_records, read_numbers, record_file, records_folder
 from pilekit.evaluate.score.batching import Scoring, TokenizedDocument, score_rows
 from pilekit.evaluate.score_plan import Plan
 from pilekit.evaluate.score_ranks import ending_together
@@ -138,6 +141,7 @@ class ScoringRun:
         self._labels: dict[str, int] = {}
         self._skipped = SkippedLines()
         self._own: list[ScoredDocument] = []
+        self._numbers: dict[tuple[str, int], bytes] = {}  # of own documents; with a folder they are there
         self._check_others: Callable[[], None]
         self._append: Callable[[ScoredDocument, bytes], None] | None = None
 
@@ -184,6 +188,8 @@ class ScoringRun:
         self._progress.count_kept(record)
         if self._append is not None:
             self._append(record, numbers)
+        elif numbers:
+            self._numbers[record.shard, record.number] = numbers
         self._own.append(record)
 
     def results(self) -> tuple[Records, dict[str, Any]]:
@@ -211,6 +217,21 @@ class ScoringRun:
         unknown_labels = [label for label in self._labels if label not in manifest_subsets][:MOST_UNKNOWN_LABELS]
         labels = [name for name in manifest_subsets if name in self._labels] + unknown_labels
         return records, {**plan.protocol, "skipped_lines": self._skipped.count, "labels": labels}
+
+    def numbers(
+        self, records: Records, item: npt.DTypeLike
+    ) -> Callable[[], Iterator[tuple[ScoredDocument, npt.NDArray[Any]]]]:
+        """Makes an iterator over the documents of `records`, the `results`, each with its numbers of type `item`.
+
+        All ranks make this call. Without a folder the numbers of all ranks are in memory.
+        """
+        if (out := self._out) is not None:
+            return lambda: read_numbers(records_folder(out, self._plan.key), item, records)
+        everyone = dict(chain.from_iterable(part.items() for part in self._ranks.gather(self._numbers)))
+        return lambda: (
+            (document, np.frombuffer(everyone.get((document.shard, document.number), b""), item))
+            for document in records.documents()
+        )
 
     def _warn(self, records: Records) -> None:
         """Warn of an unusual label, of requested subsets without documents, and of bad lines."""

@@ -74,6 +74,13 @@ WORKS = [
     ["train", "run.toml", "--dry-run"],
     ["train", "run.toml", "--out", "made/run"],
     ["bpb", "model", *CORPUS, "--limit", "1", "--out", "made/bpb", "--plot", "made/bpb.png"],
+    [
+        *("memorised", "model", *CORPUS, "--prompt", "2", "--continuation", "2"),
+        "--out",
+        "made/known",
+        "--plot",
+        "made/k.png",
+    ],
     ["generate", "model", "--prompts", "prompts", "--max-new-tokens", "2"],
     ["generate", "model", "--data", *CORPUS, "--prompt-tokens", "9", "--max-new-tokens", "2"],
     ["embed", "model", *CORPUS, "--limit", "1", "--out", "made/vectors.parquet"],

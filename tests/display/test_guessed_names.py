@@ -207,7 +207,13 @@ def test_a_function_stays_what_it_is(name: str) -> None:
         function(_not_there=1)
 
 
-ONLY_PRINTED = {"clean": {"n", "show"}, "stats": {"plot"}, "bpb": {"plot"}, "generate": {"out", "manifest"}}
+ONLY_PRINTED = {
+    "clean": {"n", "show"},
+    "stats": {"plot"},
+    "bpb": {"plot"},
+    "memorised": {"plot"},
+    "generate": {"out", "manifest"},
+}
 """Options of a command that its function has no need of."""
 OTHER_FUNCTIONS = {"duplicates", "grep", "head", "prune", "sample", "show", "stream", "train"}
 """Commands that do more than their function, or print what it gives."""

@@ -55,7 +55,7 @@ def evaluated(
 def failing(model_dir: Path, corpus: Path, out: Path, kind: str) -> tuple[str, str, float]:
     """(type, message, seconds after the failure) of each rank's error when rank 1 fails in its third pass."""
     passes, failed = 0, 0.0
-    losses = scoring._losses
+    losses = scoring.losses_of
 
     def broken(*arguments: Any) -> Any:
         nonlocal passes, failed
@@ -69,7 +69,7 @@ def failing(model_dir: Path, corpus: Path, out: Path, kind: str) -> tuple[str, s
         return losses(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scoring, "_losses", broken)
+        patch.setattr(scoring, "losses_of", broken)
         begin = time.monotonic()
         try:
             bits_per_byte(model_dir, corpus, out=out, batch_tokens=1, per_token=True)

@@ -60,7 +60,7 @@ def causal_scoring(
 
     The model keeps its mode, device and dtype.
     """
-    batch_tokens = batch_tokens or (usual_batch_tokens(lm.model.device) if lm.transform is not None else BATCH_TOKENS)
+    batch_tokens = batch_tokens or batch_tokens_of(lm)
     prefix_ids = np.array([] if prefix is None else [prefix], dtype=np.uint32)
 
     def windows_of(document: TokenizedDocument) -> Iterator[list[Row]]:
@@ -71,16 +71,25 @@ def causal_scoring(
     mixed = not depends_on_length(lm.model)
     return Scoring(
         windows_of,
-        lambda batch: _losses(lm, batch, chunk_bytes),
+        lambda batch: losses_of(lm, batch, chunk_bytes),
         lambda length: batch_tokens // length,
         mixed,
         look_ahead,
     )
 
 
+def batch_tokens_of(lm: CausalLM) -> int:
+    """The default number of inputs in a batch: fewer if only the model itself makes logits, of all inputs at once."""
+    return usual_batch_tokens(lm.model.device) if lm.transform is not None else BATCH_TOKENS
+
+
 @torch.no_grad()
-def _losses(lm: CausalLM, batch: Windows, chunk_bytes: int | None) -> list[Float64]:
-    """The negative log-likelihoods of each window's targets; the first window is the longest."""
+def losses_of(lm: CausalLM, batch: Windows, chunk_bytes: int | None, leads: bool = False) -> list[Float64]:
+    """The negative log-likelihoods of each window's targets; the first window is the longest.
+
+    leads   behind a window's losses come the leads of its targets: how far the target's logit is above the highest of
+            all others. A lead of 0 counts as +0.0 if the target has the lower id, and so is the arg-max, else as -0.0
+    """
     # A model may keep tables from this pass, such as rotary angles. Training could not use them after inference_mode.
     longest = batch[0].length
     inputs = np.zeros((len(batch), longest), dtype=np.int64)
@@ -98,7 +107,7 @@ def _losses(lm: CausalLM, batch: Windows, chunk_bytes: int | None) -> list[Float
         outputs = lm.trunk(input_ids=input_ids, use_cache=False).last_hidden_state.flatten(0, 1)
     else:
         outputs = lm.model(input_ids=input_ids, use_cache=False).logits.flatten(0, 1)
-    losses = torch.empty(len(positions), dtype=torch.float64, device=outputs.device)
+    numbers = torch.empty((1 + leads, len(positions)), dtype=torch.float64, device=outputs.device)
     vocabulary = lm.head.weight.shape[0] if lm.transform is not None else outputs.shape[-1]
     step = chunk_rows(outputs.device, vocabulary, chunk_bytes)
     for begin in range(0, len(positions), step):
@@ -107,5 +116,17 @@ def _losses(lm: CausalLM, batch: Windows, chunk_bytes: int | None) -> list[Float
         if lm.transform is not None:
             logits = lm.transform(lm.head(logits))
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        losses[chunk] = cross_entropy(logits, targets[chunk], reduction="none")
-    return np.split(losses.cpu().numpy(), np.cumsum([window.tokens for window in batch[:-1]]))
+        numbers[0, chunk] = cross_entropy(logits, targets[chunk], reduction="none")
+        if leads:
+            numbers[1, chunk] = _leads(logits, targets[chunk])
+    parts = np.split(numbers.cpu().numpy(), np.cumsum([window.tokens for window in batch[:-1]]), axis=1)
+    return [part.ravel() for part in parts]
+
+
+def _leads(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The leads of the targets; `logits` are changed."""
+    places = targets.unsqueeze(1)
+    own = logits.gather(1, places)
+    best, first = logits.scatter_(1, places, -torch.inf).max(dim=1, keepdim=True)
+    lead = own - best
+    return torch.where((lead == 0) & (first < places), -torch.zeros_like(lead), lead).squeeze(1)

@@ -28,7 +28,7 @@ def result_output(result: BitsPerByte, width: int) -> RenderableType:
     fitted = table.fit(width)
     shown = {str(column.header) for column in fitted.columns}
     approximate = any(row.interval(1).startswith(APPROXIMATE) for row in (*table.rows, *table.totals))
-    return Group(*title, fitted, Text(), _notes_table(_notes(result, approximate, shown)))
+    return Group(*title, fitted, Text(), notes_table(_notes(result, approximate, shown)))
 
 
 def comparison_output(comparison: Comparison) -> RenderableType:
@@ -39,10 +39,11 @@ def comparison_output(comparison: Comparison) -> RenderableType:
         title = Text(f"{measure} on the same documents: {letter} against A", style="italic")
         table = differences_table(against, letter, comparison.by)
         parts += [title, table, Text(), Text(verdict(against, letter)), Text()]
-    return Group(*parts, _notes_table(_comparison_notes(comparison)))
+    return Group(*parts, notes_table(_comparison_notes(comparison)))
 
 
-def _notes_table(notes: Sequence[tuple[str, str]]) -> FittedTable[tuple[str, str]]:
+def notes_table(notes: Sequence[tuple[str, str]]) -> FittedTable[tuple[str, str]]:
+    """The notes below a table, a name and a sentence each."""
     return facts_table([(name, shortened(note, LONGEST_NOTE)) for name, note in notes])
 
 
@@ -61,7 +62,7 @@ def _notes(result: BitsPerByte, approximate: bool, titles: set[str]) -> list[tup
     if result.training_copies is not None:
         counts = f"{result.training_copies.overall:,} of {counted(result.overall.documents)}"
         lines.append(("in train", f"{counts} occur word for word in the training shards"))
-    lines += _protocol(result.protocol, result.is_masked)
+    lines += protocol_notes(result.protocol)
     return [(name, note) for name, note in lines if note is not None]
 
 
@@ -123,9 +124,10 @@ def _published(result: BitsPerByte, titles: set[str]) -> str | None:
     return " ".join(sentences)
 
 
-def _protocol(protocol: dict[str, Any], masked: bool) -> list[tuple[str, str | None]]:
+def protocol_notes(protocol: dict[str, Any]) -> list[tuple[str, str | None]]:
     """The protocol as pairs of a name and its value; the value is None if there is nothing to say."""
     model, tokenizer, prefix = protocol["model"], protocol["tokenizer"], protocol["prefix"]
+    masked, sequences = protocol["kind"] == "masked", protocol.get("sequences")
     described = f"{model['model_type']}, {model['parameters']:,} parameters, {protocol['dtype']}"
     numbered = f"id {prefix['id']}" + ("" if prefix["given"].isdecimal() else f", {prefix['given']}")
     before = f"{prefix['token']} ({numbered})" if prefix["token"] else numbered
@@ -142,14 +144,20 @@ def _protocol(protocol: dict[str, Any], masked: bool) -> list[tuple[str, str | N
         ("weights", model["weights"]),
         ("adapter", "{path}, {files}".format(**model["adapter"]) if "adapter" in model else None),
         ("tokenizer", f"{tokenizer['fingerprint'][:23]}, {tokenizer['backend']}"),
-        ("windows", _windows(protocol, masked)),
-        ("prefix", None if masked else before),
-        ("bytes", in_paper if protocol["paper"] else "UTF-8 bytes of the raw text"),
+        ("windows", None if sequences else _windows(protocol, masked)),
+        ("sequences", sequences and _sequences(**sequences)),
+        ("prefix", None if masked or sequences else before),
+        ("bytes", None if sequences else in_paper if protocol["paper"] else "UTF-8 bytes of the raw text"),
         ("data", ", ".join(shards[:3]) + (f" and {len(shards) - 3:,} more" if len(shards) > 3 else "")),
         ("subsets", None if subsets is None else ", ".join(subsets)),
         ("limit", "; ".join(filter(None, limits)) or None),
         ("skipped", counted(skipped, "bad line") if skipped else None),
     ]
+
+
+def _sequences(prompt: int, continuation: int, every: str | int) -> str:
+    where = "at a document's start" if every == "first" else f"at each {every:,} tokens of a document"
+    return f"{where}: a prompt of {counted(prompt, 'token')}, nothing before it, and {continuation:,} to continue"
 
 
 def _windows(protocol: dict[str, Any], masked: bool) -> str:

@@ -45,7 +45,7 @@ def draw_result(result: BitsPerByte) -> Any:
         value, score = figures[name], result.subsets[name]
         axes.barh(row, value, 0.62, color=OBSERVED, alpha=PALE if score.is_approximate else 1)
         axes.text(1.01, row, f"{value:.4f}", transform=axes.get_yaxis_transform(), va="center", color=INK, fontsize=9)
-        _draw_interval(axes, row, score.interval, INK)
+        draw_interval(axes, row, score.interval, INK)
     for mean, whole, style in (("pooled", result.overall, "--"), ("weighted", result.mixture, ":")):
         if whole is not None and whole.bpb is not None:
             label = f"overall, {mean} {whole.bpb:.4f}"
@@ -97,7 +97,7 @@ def _draw_point(axes: Any, difference: Difference, y: float, colour: str) -> Non
     if difference.verdict == UNCLEAR:
         look["markerfacecolor"] = "white"
     axes.plot([difference.difference], [y], linestyle="none", markersize=6, color=colour, **look)
-    _draw_interval(axes, y, difference.interval, colour)
+    draw_interval(axes, y, difference.interval, colour)
 
 
 def _draw_marks(axes: Any, shown: Sequence[str], columns: Sequence[PublishedResult]) -> None:
@@ -111,7 +111,7 @@ def _draw_marks(axes: Any, shown: Sequence[str], columns: Sequence[PublishedResu
         axes.plot([x for x, _ in places], [row for _, row in places], mark, markersize=5.5, **look)
 
 
-def _draw_interval(axes: Any, y: float, interval: tuple[float, float] | None, colour: str) -> None:
+def draw_interval(axes: Any, y: float, interval: tuple[float, float] | None, colour: str) -> None:
     """Draw the interval, if there is one."""
     if interval is not None:
         axes.plot(interval, [y, y], "|-", color=colour, linewidth=1.3, markersize=5)

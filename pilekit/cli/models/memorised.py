@@ -1,0 +1,115 @@
+"""`pilekit memorised`: how many sequences a model continues word for word, as a table, as JSON, as a figure.
+
+Under torchrun every rank runs this, and only rank 0 prints.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pilekit.cli.display.output import (
+    print_fitted,
+    rank,
+    rank_score_progress,
+    rank_waiting,
+    report_once,
+    say,
+    terminal,
+)
+from pilekit.cli.options import (
+    ByteSize,
+    Described,
+    adapter_option,
+    corpus_argument,
+    exact_subsets,
+    folder,
+    on_error_option,
+    open_corpus,
+)
+
+_COUNT = click.IntRange(min=1)
+
+
+@click.command()
+@click.argument("model_dir")
+@corpus_argument
+@adapter_option
+@click.option("--prompt", type=_COUNT, default=32, metavar="K", help="Tokens of a sequence that the model is given.")
+@click.option("--continuation", type=_COUNT, default=32, metavar="N", help="Tokens of it that the model must give.")
+@click.option(
+    "--every", default="first", metavar="first|S", help="A sequence at each document's start, or each S tokens."
+)
+@click.option("--limit", type=_COUNT, metavar="N", help="Only the first N documents of each subset.")
+@click.option("--limit-bytes", type=ByteSize(), metavar="SIZE", help="Only so many bytes of text of each subset.")
+@click.option("--dtype", type=click.Choice(["auto", "fp32", "bf16", "fp16"]), default="auto", help="Precision.")
+@click.option("--batch-tokens", type=_COUNT, metavar="N", help="Tokens in a forward pass.")
+@click.option("--device", default="auto", metavar="auto|cpu|cuda|cuda:N", help="Where to compute.")
+@on_error_option()
+@click.option("--out", type=folder, metavar="DIR", help="Record each sequence, and resume from the records.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
+@click.option("--plot", metavar="FILE", help="Draw the shares into a .png, .svg or .pdf file.")
+def command(
+    model_dir: str,
+    paths: tuple[str, ...],
+    subsets: str | None,
+    manifest: Described,
+    as_json: bool,
+    plot: str | None,
+    out: Path | None,
+    **rules: Any,
+) -> None:
+    """Count the sequences that a model has memorised: it continues them word for word.
+
+    A sequence is a prompt of K tokens of a document and the N tokens behind it. It is memorised if greedy decoding
+    from the prompt gives exactly these N tokens. Nothing is generated: one forward pass over a sequence gives the
+    answer. MODEL_DIR is a causal model, as for `pilekit bpb`. All shards count, training shards too.
+
+    With --out DIR every sequence is recorded, in DIR/sequences.parquet at the end, and the same command resumes after
+    an interruption.
+
+    \b
+    Example:
+      pilekit memorised runs/small/model data/train --limit 1000
+      pilekit memorised pythia-160m data/ --every 512 --out memorised/160m --plot shares.png
+      torchrun --nproc-per-node 2 -m pilekit memorised pythia-160m data/ --out memorised/160m
+    """
+    from pilekit.artifacts.atomic_write import check_target
+    from pilekit.models.folder import check_folder
+    from pilekit.stats.plot import figure_format
+    from pilekit.tokenize.tokenizer_file import tokenizer_file
+
+    if rank():
+        logging.getLogger("pilekit").setLevel(logging.ERROR)
+    with report_once():
+        check_folder(model_dir, rules["adapter"])
+        tokenizer_file(model_dir)
+        if plot is not None:
+            figure_format(plot)
+            check_target(plot, follow_links=True)
+        corpus = open_corpus(paths, manifest)
+        rules["subsets"] = exact_subsets(subsets, corpus)
+    with rank_waiting("loading torch"):
+        from pilekit.evaluate.memorised import memorised
+    with rank_score_progress("scoring") as report:
+        result = memorised(model_dir, corpus, out=out, report=report, **rules)
+    if rank():
+        return
+    if as_json:
+        click.echo(json.dumps(result.to_dict(), indent=2, allow_nan=False))
+    else:
+        from pilekit.evaluate.show.memorised_output import memorised_output
+
+        width = terminal(160).width
+        print_fitted(memorised_output(result, width), width)
+    if out is not None:
+        say(f"written: {out / 'sequences.parquet'}", err=True)
+    if plot is not None:
+        from pilekit.evaluate.show.memorised_output import write_memorised_figure
+
+        write_memorised_figure(result, plot)
+        say(f"drawn: {plot}", err=True)

@@ -1,0 +1,131 @@
+"""`memorised`: sequences in, how many of them a model continues word for word out, without generating.
+
+    scoring_run -> records, the sequences of a document in each -> counts by subset, sequences.parquet
+
+One forward pass over a sequence says what greedy decoding would give (score/continuations.py). All else is as for
+`bits_per_byte`: documents, ranks, records and resuming. A document's tokens are those of its whole text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pilekit.artifacts.atomic_write import check_target
+from pilekit.corpus import Corpus, Described
+from pilekit.corpus.sidecar_files import SEQUENCES_FILE
+from pilekit.display.progress import Scored
+from pilekit.errors import PilekitError, counted, shortened
+from pilekit.evaluate.results.memorised_result import Memorised, tallied, write_sequences
+from pilekit.evaluate.results.result_folder import check_out
+from pilekit.evaluate.score.continuations import SEQUENCE, continuation_scoring, scored_sequences
+from pilekit.evaluate.score_plan import Plan, prepare
+from pilekit.evaluate.score_ranks import ranks_of_job
+from pilekit.evaluate.scoring_run import scoring_run
+from pilekit.evaluate.settings import Data, ScoreSettings
+from pilekit.models.causal import load_causal_lm, predicting
+from pilekit.models.device import device_of
+from pilekit.models.load import CAUSAL, kind_of, positions_of, read_config
+from pilekit.shards.read.reader import OnError
+
+
+def memorised(
+    model: str | Path,
+    data: Data = None,
+    *,
+    prompt: int = 32,
+    continuation: int = 32,
+    every: str | int = "first",
+    adapter: str | Path | None = None,
+    subsets: Sequence[str] | None = None,
+    limit: int | None = None,
+    limit_bytes: int | None = None,
+    dtype: str = "auto",
+    device: str = "auto",
+    batch_tokens: int | None = None,
+    out: str | Path | None = None,
+    manifest: Described = None,
+    on_error: OnError = "raise",
+    report: Scored | None = None,
+) -> Memorised:
+    """Count the sequences of a corpus that a causal model has memorised: greedy decoding continues them word for word.
+
+    A sequence is `prompt` + `continuation` tokens of a document. Nothing stands before the prompt.
+
+    model          a folder with config.json, safetensors and tokenizer.json
+    data, adapter  as for `bits_per_byte`, but all shards of `data` count, training shards too
+    prompt         tokens of a sequence that the model is given
+    continuation   tokens of a sequence that it must give
+    every          "first": one sequence of each document, at its start; or a number of tokens: a sequence begins at
+                   each multiple of it, as long as it is whole
+    out            a folder for the records and for sequences.parquet, a row per sequence. The same call resumes after
+                   an interruption
+    subsets, limit, limit_bytes, dtype, device, batch_tokens, manifest, on_error, report   as for `bits_per_byte`
+
+    Several processes share the work, as for `bits_per_byte`. PilekitError for anything wrong with the arguments, the
+    model or the corpus.
+    """
+    ranks = ranks_of_job()
+    place = ranks.on_all_ranks(lambda: device_of(device, ranks))
+    length = prompt + continuation
+
+    def check() -> tuple[Plan, int | None]:
+        step = _step(every)
+        if prompt < 1 or continuation < 1:
+            raise PilekitError("prompt and continuation are numbers of tokens, 1 at least")
+        if out is not None:
+            check_out(out)
+            check_target(Path(out) / SEQUENCES_FILE)
+        if (kind := kind_of(model)) is not CAUSAL:
+            raise PilekitError(f"{model}: is a masked model, which continues no text; give a causal one")
+        positions = positions_of(read_config(model, kind))
+        if positions is not None and length > positions:
+            raise PilekitError(
+                f"a sequence has {length:,} tokens, {prompt:,} of them the prompt, but the model has "
+                f"{counted(positions, 'position')}; give shorter ones"
+            )
+        options = ScoreSettings(
+            subsets=subsets,
+            limit=limit,
+            limit_bytes=limit_bytes,
+            max_length=length,
+            prefix="none",
+            batch_tokens=batch_tokens,
+            on_error=on_error,
+        )
+        corpus, size = Corpus.of(data, manifest), ranks.world_size
+        plan = prepare(model, corpus, options, adapter=adapter, dtype=dtype, device=place, world_size=size)
+        plan.protocol["sequences"] = {"prompt": prompt, "continuation": continuation, "every": step or "first"}
+        return plan, step
+
+    plan, step = ranks.on_rank0(check)
+    with scoring_run(plan, ranks, out=out, report=report) as run:
+        with run.own_documents() as documents:
+            if documents is not None:
+                lm = load_causal_lm(model, dtype=plan.dtype, device=place, adapter=adapter)
+                with predicting(lm.model):
+                    for document in run.score(
+                        documents, continuation_scoring(lm, prompt, continuation, step, batch_tokens)
+                    ):
+                        sequences = scored_sequences(document, continuation, plan.dtype)
+                        run.keep(document.record(nll=0.0), sequences.tobytes())
+        records, protocol = run.results()
+        of_documents = run.numbers(records, SEQUENCE)
+
+        def finish() -> Memorised:
+            result = tallied(of_documents, records, protocol)
+            if out is not None:
+                write_sequences(Path(out), of_documents, result)
+            return result
+
+        return ranks.on_rank0(finish)
+
+
+def _step(every: str | int) -> int | None:
+    """Tokens from one sequence's begin to the next one's; None for "first"."""
+    text = str(every)
+    if text == "first":
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text)):
+        raise PilekitError(f"every is first or a number of tokens, 1 at least, not {shortened(text, 40)!r}")
+    return int(text)
