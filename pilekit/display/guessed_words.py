@@ -235,5 +235,6 @@ WORDS = {
         ("data", "per_subset", "prompt_tokens", "subsets"), "prompts=prompts_of(data, tokenizer)"
     ),
     "load_config": dict.fromkeys(("overrides", "set"), "changes"),
+    "seen": {"check": "pilekit.check_receipt(receipt)"},
 }
 """By class or function: the attributes and keywords that people may look for there, each with the right one."""
