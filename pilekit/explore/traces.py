@@ -119,8 +119,8 @@ def browsed_copies(corpus: Corpus, inputs: dict[str, Any]) -> dict[str, str]:
     for shard in corpus.shards:
         now = fingerprint(shard.path)
         by_content.setdefault((now.size, now.sample), shard.name)
-    found = {name: by_content.get(tuple(before), name) for name, before in inputs.items()}
-    return {name: browsed for name, browsed in found.items() if browsed in names}
+    nearest = {name: by_content.get(tuple(before), name) for name, before in inputs.items()}
+    return {name: browsed for name, browsed in nearest.items() if browsed in names}
 
 
 def pieces_of(characters: int, passages: Sequence[_Passage]) -> list[Piece]:

@@ -81,19 +81,19 @@ def answer(question: Question, run: RunDocuments, work: StepWork) -> SeenDocumen
             wanted = [*wanted, *copies_of(places, question.copies).items()]
     names = None if question.subset is None else subsets_or_all([question.subset], manifest_of(run.config.data))
     pieces = in_order(_chosen(table, wanted, names) for table in run.tables())
-    found = _found_documents(pieces)
+    seen = _seen_documents(pieces)
     summary = {
         "run": str(run.run.path),
         "steps": [run.steps.start, run.steps.stop - 1],
         "replayed": [[span.start, span.stop - 1] for span in run.replayed],
-        "documents": len(found if wanted is None else {place for place, _ in wanted}),
-        "seen": len(found),
-        "tokens": sum(row["tokens"] for row in found.values()),
+        "documents": len(seen if wanted is None else {place for place, _ in wanted}),
+        "seen": len(seen),
+        "tokens": sum(row["tokens"] for row in seen.values()),
         **({"began_from": run.began_from} if run.steps.start > 1 else {}),
         **more,
     }
     rows = [
-        _row(place, found, copy) for place, copy in ([(place, None) for place in found] if wanted is None else wanted)
+        _row(place, seen, copy) for place, copy in ([(place, None) for place in seen] if wanted is None else wanted)
     ]
     return SeenDocuments(pa.Table.from_pylist(rows, SEEN_ROWS), summary)
 
@@ -132,22 +132,22 @@ def _chosen(table: pa.Table, wanted: Collection[Wanted] | None, subsets: Sequenc
     return table.filter(pa.array(is_chosen))
 
 
-def _found_documents(pieces: pa.Table) -> dict[Place, dict[str, Any]]:
+def _seen_documents(pieces: pa.Table) -> dict[Place, dict[str, Any]]:
     """A row per document of the pieces, in the order of their first steps."""
-    found: dict[Place, dict[str, Any]] = {}
+    seen: dict[Place, dict[str, Any]] = {}
     columns = (pieces[name].to_pylist() for name in SCHEMA.names)
     for step, _, shard, number, subset, first, last in zip(*columns, strict=True):
         blank = {"shard": shard, "number": number, "subset": subset, "steps": [], "times": 0, "tokens": 0}
-        row = found.setdefault((shard, number), blank)
+        row = seen.setdefault((shard, number), blank)
         if row["steps"][-1:] != [step]:
             row["steps"].append(step)
         row["times"] += first == 0
         row["tokens"] += last - first + 1
-    return found
+    return seen
 
 
-def _row(place: Place, found: Mapping[Place, dict[str, Any]], copy: Copy | None) -> dict[str, Any]:
-    row = found.get(place) or dict(zip(SEEN_ROWS.names, (*place, None, [], 0, 0), strict=False))
+def _row(place: Place, seen: Mapping[Place, dict[str, Any]], copy: Copy | None) -> dict[str, Any]:
+    row = seen.get(place) or dict(zip(SEEN_ROWS.names, (*place, None, [], 0, 0), strict=False))
     if copy is None:
         return row
     of = dict(zip(("shard", "number"), copy.of, strict=True))

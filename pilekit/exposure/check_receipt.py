@@ -89,30 +89,30 @@ def check_receipt(receipt: str | Path, **work: Unpack[StepWork]) -> ReceiptCheck
     first, last = old.answer["steps"]
     run = RunDocuments.of(old.run.path, last)
     work.setdefault("on_error", run.config.data.on_error)
-    files, expected, found = list[Shard](), old.inputs, list(_run_differences(old, run))
+    files, expected, differences = list[Shard](), old.inputs, list(_run_differences(old, run))
     try:
         files = input_files(old.question, run)
     except PilekitError as error:
-        found.append(str(error))
+        differences.append(str(error))
         expected = {}
     if run.newest == last:
         files, expected = [*files, *model_files(run)], expected | old.run.model
     try:
         files, expected = [*data_files(run.data()), *files], old.shards | expected
     except PilekitError as error:
-        found.append(str(error))
+        differences.append(str(error))
     else:
-        found += _data_differences(old, run)
+        differences += _data_differences(old, run)
     sums = sums_of(run, files, work)
-    found += _file_differences(expected, files, sums)
+    differences += _file_differences(expected, files, sums)
     try:
-        found += _answer_differences(old.answer, answer(old.question, run, work).to_dict())
+        differences += _answer_differences(old.answer, answer(old.question, run, work).to_dict())
     except PilekitError as error:
-        found.append(f"the answer cannot be computed again: {error}")
+        differences.append(f"the answer cannot be computed again: {error}")
     return ReceiptCheck(
         receipt=str(receipt),
-        holds=not found,
-        differences=tuple(dict.fromkeys(found)),
+        holds=not differences,
+        differences=tuple(dict.fromkeys(differences)),
         run=old.run.path,
         steps=(first, last),
         documents=old.answer["documents"],

@@ -1,4 +1,4 @@
-"""Compiled code of `PhraseTable` (phrase_table.py): hashes of heads, links between phrases, and the search in texts.
+"""Compiled code of `PhraseTable` (phrase_table.py): hashes of heads, and the search in texts.
 
 The search takes some thousand positions at a time, in several loops. Each keeps the positions that pass a test, and the
 last compares bytes. Most loops have no branch: they write each position, and step on only if it passes. A table of a
@@ -147,16 +147,6 @@ def _mixed(hash: np.uint64) -> np.uint64:
 
 
 @compiled()
-def count_words(data: Bytes, begins: Int32, sizes: Int32) -> Int32:
-    """The words of each phrase of these bytes, each word with its space."""
-    words = np.zeros(len(begins), np.int32)
-    for i in range(len(begins)):
-        for at in range(begins[i], begins[i] + sizes[i]):
-            words[i] += data[at] == _SPACE
-    return words
-
-
-@compiled()
 def hash_heads(data: Bytes, begins: Int32, head: int, at_words: bool, hashes: UInt64) -> None:
     """Write the hash of the head that begins at each place; a head has bytes or, `at_words`, words."""
     for i in range(len(begins)):
@@ -185,47 +175,6 @@ def _filter_shift(filter: UInt64) -> np.uint64:
     while (np.uint64(len(filter)) >> (_64 - shift)) > _1:
         shift -= _1
     return shift
-
-
-@compiled()
-def gather(data: Bytes, begins: Int32, ends: Int32, store: Bytes) -> None:
-    """Write pieces of `data` into `store`, one behind the other; `ends` are their ends there."""
-    to = 0
-    for i in range(len(begins)):
-        at = begins[i]
-        while to < ends[i]:
-            store[to] = data[at]
-            to += 1
-            at += 1
-
-
-@compiled()
-def link_parents(store: Bytes, begin: Int32, members: Int32, parent: Int32) -> int:
-    """Write the parents of the phrases of a class; returns the most phrases of a line of descent."""
-    deepest = 0
-    for group in range(len(members) - 1):
-        first, last = members[group], members[group + 1]
-        for phrase in range(first + 1, last):
-            before, depth = phrase - 1, 1
-            while before >= 0 and not _begins_with(store, begin, phrase, before):
-                before = parent[before]
-            parent[phrase] = before
-            while before >= 0:
-                before, depth = parent[before], depth + 1
-            deepest = max(deepest, depth)
-    return max(deepest, 1)
-
-
-@compiled()
-def _begins_with(store: Bytes, begin: Int32, phrase: int, other: int) -> bool:
-    first, second = begin[phrase], begin[other]
-    size = begin[other + 1] - second
-    if size > begin[phrase + 1] - first:
-        return False
-    same = 0
-    while same < size and store[first + same] == store[second + same]:
-        same += 1
-    return bool(same == size)
 
 
 @compiled()

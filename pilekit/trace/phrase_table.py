@@ -33,18 +33,17 @@ from pilekit.trace.phrase_kernel import (
     Int64,
     UInt32,
     UInt64,
-    count_words,
     fill_filter,
     find_phrases,
     find_words,
-    gather,
     hash_heads,
-    link_parents,
 )
+from pilekit.workers.kernels import compiled
 
 HEADS, HEADS_OF_WORDS = (1, 2, 4, 8, 16), (1, 2, 3, 4)
 LONGEST_HEAD = 24
 LEAST_FILTER_BITS = 18
+_SPACE = np.uint8(32)
 
 
 class LengthClass(NamedTuple):
@@ -92,7 +91,7 @@ class PhraseTable(NamedTuple):
         stops: Int32 = ends.astype(np.int32)
         begins: Int32 = np.append(np.int32(0), stops[:-1])
         size, first, classes, numbers = stops - begins, 0, list[LengthClass](), list[Int32]()
-        heads, units = (HEADS_OF_WORDS, count_words(data, begins, size)) if at_words else (HEADS, size)
+        heads, units = (HEADS_OF_WORDS, _count_words(data, begins, size)) if at_words else (HEADS, size)
         for head, longer in zip(heads, (*heads[1:], 1 << 31), strict=True):
             chosen = np.flatnonzero((units >= head) & (units < longer)).astype(np.int32)
             if len(chosen):
@@ -105,8 +104,8 @@ class PhraseTable(NamedTuple):
         number = np.concatenate(numbers)
         begin: Int32 = np.append(np.int32(0), np.cumsum(size[number], dtype=np.int32))
         store, parent = np.empty(int(begin[-1]), np.uint8), np.full(len(number), -1, np.int32)
-        gather(data, begins[number], begin[1:], store)
-        depth = max(link_parents(store, begin, one.members, parent) for one in classes)
+        _gather(data, begins[number], begin[1:], store)
+        depth = max(_link_parents(store, begin, each.members, parent) for each in classes)
         return cls(store, begin, parent, number, depth, at_words, tuple(classes))
 
     def find(self, data: Bytes, offsets: Int64, *, positions: int = 1 << 17) -> Iterator[Int32]:
@@ -141,9 +140,9 @@ class PhraseTable(NamedTuple):
             "parent": self.parent,
             "number": self.number,
         }
-        arrays["heads"] = np.array([self.depth, self.at_words, *(one.head for one in self.classes)])
-        for one in self.classes:
-            arrays |= {f"{name}{one.head}": getattr(one, name) for name in LengthClass._fields[1:]}
+        arrays["heads"] = np.array([self.depth, self.at_words, *(each.head for each in self.classes)])
+        for each in self.classes:
+            arrays |= {f"{name}{each.head}": getattr(each, name) for name in LengthClass._fields[1:]}
         for name, values in arrays.items():
             with write_atomically(folder / f"{name}.npy", flushed=False) as file:
                 np.save(file, values)
@@ -182,10 +181,61 @@ def _length_class(
         texts = {number: bytes(view[begins[number] : ends[number]]) for number in members}
         members.sort(key=texts.__getitem__)  # A stable sort: of equal texts the first given comes first.
         chosen[begin:end] = members
-        kept[begin:end] = [True, *(texts[one] != texts[before] for before, one in pairwise(members))]
+        kept[begin:end] = [True, *(texts[after] != texts[before] for before, after in pairwise(members))]
     filter = np.zeros(1 << max(LEAST_FILTER_BITS, (32 * len(chosen)).bit_length() - 1) - 6, np.uint64)
     fill_filter(data, begins[chosen], head, at_words, filter)
     members = np.append(np.int32(0), np.cumsum(kept, dtype=np.int32))[edges] + np.int32(first)
     places = np.searchsorted(hashes[edges[:-1]] >> np.uint64(64 - bits), np.arange((1 << bits) + 1, dtype=np.uint64))
     keys = keyed[edges[:-1]].astype(np.uint32)
     return LengthClass(head, keys, members, places.astype(np.int32), filter), chosen[kept]
+
+
+@compiled()
+def _count_words(data: Bytes, begins: Int32, sizes: Int32) -> Int32:
+    """The words of each phrase of these bytes, each word with its space."""
+    words = np.zeros(len(begins), np.int32)
+    for i in range(len(begins)):
+        for at in range(begins[i], begins[i] + sizes[i]):
+            words[i] += data[at] == _SPACE
+    return words
+
+
+@compiled()
+def _gather(data: Bytes, begins: Int32, ends: Int32, store: Bytes) -> None:
+    """Write pieces of `data` into `store`, one behind the other; `ends` are their ends there."""
+    to = 0
+    for i in range(len(begins)):
+        at = begins[i]
+        while to < ends[i]:
+            store[to] = data[at]
+            to += 1
+            at += 1
+
+
+@compiled()
+def _link_parents(store: Bytes, begin: Int32, members: Int32, parent: Int32) -> int:
+    """Write the parents of the phrases of a class; returns the most phrases of a line of descent."""
+    deepest = 0
+    for group in range(len(members) - 1):
+        first, last = members[group], members[group + 1]
+        for phrase in range(first + 1, last):
+            before, depth = phrase - 1, 1
+            while before >= 0 and not _begins_with(store, begin, phrase, before):
+                before = parent[before]
+            parent[phrase] = before
+            while before >= 0:
+                before, depth = parent[before], depth + 1
+            deepest = max(deepest, depth)
+    return max(deepest, 1)
+
+
+@compiled()
+def _begins_with(store: Bytes, begin: Int32, phrase: int, other: int) -> bool:
+    first, second = begin[phrase], begin[other]
+    size = begin[other + 1] - second
+    if size > begin[phrase + 1] - first:
+        return False
+    same = 0
+    while same < size and store[first + same] == store[second + same]:
+        same += 1
+    return bool(same == size)

@@ -137,22 +137,11 @@ def write_rows(path: Path, config: dict[str, Any], world_size: int, steps: int) 
     import torch
     from safetensors.torch import save_file
 
-    from pilekit import PileStream
+    from tests.benchmarks.train.document_log_cost import stream_of
 
     ranks = []
     for rank in range(world_size):
-        stream = iter(
-            PileStream(
-                config["data"]["path"],
-                tokenizer=config["model"]["path"],
-                seq_len=config["data"]["seq_len"],
-                packing=config["data"]["packing"],
-                global_batch_size=config["train"]["global_batch_size"],
-                grad_accum=1,
-                rank=rank,
-                world_size=world_size,
-            )
-        )
+        stream = iter(stream_of(config, rank, world_size))
         ranks.append([next(stream) for _ in range(steps)])
     names = ("input_ids", "labels", "position_ids")
     columns = {

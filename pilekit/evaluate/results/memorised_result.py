@@ -164,7 +164,7 @@ def tallied(
         memorised = (rows["run"] == continuation).sum()
         numbers = (1, not len(rows), len(rows), memorised, *(rows[name].sum() for name in ("right", "run", "near_tie")))
         sums = counts.setdefault(document.subset, [0] * len(numbers))
-        sums[:] = [one + int(more) for one, more in zip(sums, numbers, strict=True)]
+        sums[:] = [before + int(more) for before, more in zip(sums, numbers, strict=True)]
     shares = {name: share_of(counts[name]) for name in records.subsets if name in counts}
     total = [sum(column) for column in zip(*counts.values(), strict=True)]
     return Memorised(share_of(total), shares, protocol)

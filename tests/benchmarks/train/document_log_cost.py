@@ -13,6 +13,20 @@ from pilekit.train.log.document_log import DocumentLog, log_parts
 ROUNDS = 5
 
 
+def stream_of(config: dict[str, Any], rank: int = 0, world_size: int = 1) -> PileStream:
+    """The stream of one rank of a benchmark's run."""
+    return PileStream(
+        config["data"]["path"],
+        tokenizer=config["model"]["path"],
+        seq_len=config["data"]["seq_len"],
+        packing=config["data"]["packing"],
+        global_batch_size=config["train"]["global_batch_size"],
+        grad_accum=1,
+        rank=rank,
+        world_size=world_size,
+    )
+
+
 def document_log_cost(folder: Path, config: dict[str, Any], steps: int) -> dict[str, float]:
     """Medians of logging the first steps of a run on one rank, with a file at the end.
 
@@ -21,14 +35,7 @@ def document_log_cost(folder: Path, config: dict[str, Any], steps: int) -> dict[
     row_bytes bytes of a row in the file
     rows      rows in a step: pieces of documents
     """
-    stream = PileStream(
-        config["data"]["path"],
-        tokenizer=config["model"]["path"],
-        seq_len=config["data"]["seq_len"],
-        packing=config["data"]["packing"],
-        global_batch_size=config["train"]["global_batch_size"],
-        grad_accum=1,
-    )
+    stream = stream_of(config)
     batches = [batch for _, batch in zip(range(steps), stream, strict=False)]
     rows = sum(len(batch.pieces.length) for batch in batches)
     adding, writing = [], []
