@@ -60,7 +60,7 @@ def test_the_page_shows_where_real_steps_spent_time(process_group: ProcessGroups
     assert communicating * ms / 100 >= 250
     assert 0 < computing <= 100 - data - saving - communicating + 0.3
     assert "\nMost useful: REMEDY\n" in page
-    assert re.search(r"^ +(gloo:|c10d::)\w+", page, re.MULTILINE)
+    assert re.search(r"^ +(FSDP|c10d)::", page, re.MULTILINE)  # 250 ms: surely among the costliest 20
     trace = json.loads(gzip.decompress((tmp_path / "trace-rank0.json.gz").read_bytes()))
     assert sum(one.get("name") == "pilekit::step" for one in trace["traceEvents"]) == 3
 
