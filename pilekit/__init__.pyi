@@ -26,7 +26,6 @@ from pilekit.evaluate.generate import Continuation as Continuation
 from pilekit.evaluate.generate import Prompt as Prompt
 from pilekit.evaluate.generate import generate as generate
 from pilekit.evaluate.generate import prompts_of as prompts_of
-from pilekit.evaluate.memorised import memorised as memorised
 from pilekit.evaluate.results.compare import Comparison as Comparison
 from pilekit.evaluate.results.compare import compare as compare
 from pilekit.evaluate.results.memorised_result import Memorised as Memorised
@@ -36,6 +35,7 @@ from pilekit.evaluate.results.result_folder import read_result as read_result
 from pilekit.evaluate.results.scores import Score as Score
 from pilekit.exposure.check_receipt import ReceiptCheck as ReceiptCheck
 from pilekit.exposure.check_receipt import check_receipt as check_receipt
+from pilekit.exposure.memorised import memorised as memorised
 from pilekit.exposure.seen import seen as seen
 from pilekit.exposure.seen_documents import SeenDocuments as SeenDocuments
 from pilekit.pipeline.cleaner import CleanResult as CleanResult

@@ -76,6 +76,7 @@ WORKS = [
     ["bpb", "model", *CORPUS, "--limit", "1", "--out", "made/bpb", "--plot", "made/bpb.png"],
     [
         *("memorised", "model", *CORPUS, "--prompt", "2", "--continuation", "2"),
+        *("--copies", "made/unique", "--seen", "made/run"),
         "--out",
         "made/known",
         "--plot",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pilekit.evaluate.memorised import memorised
+from pilekit.exposure.memorised import memorised
 from tests.cli.running import refused, run
 from tests.tiny.models import tiny_corpus, tiny_model_dir
 

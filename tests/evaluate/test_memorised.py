@@ -18,12 +18,12 @@ from transformers import AutoModelForCausalLM, GPTNeoXConfig, LlamaConfig
 
 from pilekit.corpus import Corpus
 from pilekit.corpus.sidecar_files import SEQUENCES_FILE
-from pilekit.evaluate import memorised as module
-from pilekit.evaluate.memorised import memorised
 from pilekit.evaluate.results.memorised_result import SEQUENCES, MemorisedShare, StoredMemorised
 from pilekit.evaluate.score.batching import TokenizedDocument
 from pilekit.evaluate.score.causal_nll import _leads
 from pilekit.evaluate.score.continuations import NEAR, begins, scored_sequences
+from pilekit.exposure import memorised as module
+from pilekit.exposure.memorised import memorised
 from pilekit.shards.read.reader import read_corpus
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from tests.evaluate.documents import write
@@ -269,7 +269,7 @@ def test_the_file_is_sealed_and_holds_the_figures(model_dir: Path, corpus: Path,
     expected = counted(model_dir, corpus, tmp_path / "out")
     path = tmp_path / "out" / SEQUENCES_FILE
     with SEQUENCES.open_table(path, StoredMemorised) as (header, file):
-        assert {"overall": header.overall, "subsets": header.subsets, "protocol": header.protocol} == expected
+        assert {name: getattr(header, name) for name in ("overall", "subsets", "groups", "protocol")} == expected
         assert file.metadata.num_rows == expected["overall"]["sequences"]
     path.write_bytes(flipped(path.read_bytes(), 1000))
 

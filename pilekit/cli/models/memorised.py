@@ -49,6 +49,12 @@ _COUNT = click.IntRange(min=1)
 @click.option("--dtype", type=click.Choice(["auto", "fp32", "bf16", "fp16"]), default="auto", help="Precision.")
 @click.option("--batch-tokens", type=_COUNT, metavar="N", help="Tokens in a forward pass.")
 @click.option("--device", default="auto", metavar="auto|cpu|cuda|cuda:N", help="Where to compute.")
+@click.option(
+    "--copies", type=folder, metavar="DIR", help="Also by the copies that this finished `pilekit dedup` has recorded."
+)
+@click.option(
+    "--seen", type=folder, metavar="RUN", help="Also by how often and how long ago this run has seen the document."
+)
 @on_error_option()
 @click.option("--out", type=folder, metavar="DIR", help="Record each sequence, and resume from the records.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
@@ -69,6 +75,9 @@ def command(
     from the prompt gives exactly these N tokens. Nothing is generated: one forward pass over a sequence gives the
     answer. MODEL_DIR is a causal model, as for `pilekit bpb`. All shards count, training shards too.
 
+    --copies DIR also counts the sequences by the number of copies of their document, and --seen RUN by how often the
+    run has trained on it, and how many steps ago. Documents that it never saw are a control.
+
     With --out DIR every sequence is recorded, in DIR/sequences.parquet at the end, and the same command resumes after
     an interruption.
 
@@ -76,6 +85,7 @@ def command(
     Example:
       pilekit memorised runs/small/model data/train --limit 1000
       pilekit memorised pythia-160m data/ --every 512 --out memorised/160m --plot shares.png
+      pilekit memorised runs/small/model data/ --copies unique --seen runs/small --plot copies.png
       torchrun --nproc-per-node 2 -m pilekit memorised pythia-160m data/ --out memorised/160m
     """
     from pilekit.artifacts.atomic_write import check_target
@@ -94,7 +104,7 @@ def command(
         corpus = open_corpus(paths, manifest)
         rules["subsets"] = exact_subsets(subsets, corpus)
     with rank_waiting("loading torch"):
-        from pilekit.evaluate.memorised import memorised
+        from pilekit.exposure.memorised import memorised
     with rank_score_progress("scoring") as report:
         result = memorised(model_dir, corpus, out=out, report=report, **rules)
     if rank():

@@ -2,14 +2,15 @@
 
     sequences.parquet    shard  number  subset  place  right  run  near_tie  bits
 
-has a row per sequence in the order of the corpus (`SEQUENCE` in score/continuations.py says what the columns hold). It
-is a sealed table: its header holds the figures and their protocol.
+has a row per sequence in the order of the corpus (`SEQUENCE` in score/continuations.py says what the columns hold), and
+a column for each fact that is known of documents (memorised_groups.py). It is a sealed table: its header holds the
+figures and their protocol.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,6 +22,8 @@ from pilekit.artifacts.sealed import SealedHeader, SealedKind
 from pilekit.corpus.sidecar_files import SEQUENCES_FILE
 from pilekit.display.fitted_table import DASH, SHORTEN, Column, FittedTable, percentage
 from pilekit.display.table_result import Result, TableResult
+from pilekit.errors import PilekitError
+from pilekit.evaluate.results.memorised_groups import GROUPS, NONE, Facts, shown_class
 from pilekit.evaluate.results.records import Records, ScoredDocument
 from pilekit.evaluate.results.write_items import PLACE, Items, item_rows
 
@@ -93,13 +96,16 @@ class Memorised(TableResult):
     overall    all sequences together
     subsets    by name, in the manifest's order, then other labels in the order of their first documents
     protocol   all that the figures depend on, as JSON types
+    groups     with copies or seen: "copies", "times_seen" and "steps_since_seen", each with the `MemorisedShare` of its
+               classes by name, such as "3-4", in increasing order
     """
 
-    FIGURES: ClassVar[tuple[str, ...]] = ("overall", "subsets", "protocol")
+    FIGURES: ClassVar[tuple[str, ...]] = ("overall", "subsets", "groups", "protocol")
 
     overall: MemorisedShare
     subsets: dict[str, MemorisedShare]
     protocol: dict[str, Any] = field(repr=False)
+    groups: dict[str, dict[str, MemorisedShare]] = field(default_factory=dict, repr=False)
 
     def _rows(self) -> dict[str, MemorisedShare]:
         """The counts of each subset."""
@@ -108,33 +114,54 @@ class Memorised(TableResult):
     def __repr__(self) -> str:
         return f"Memorised(memorised={self.overall.memorised:,}, sequences={self.overall.sequences:,})"
 
-    def table(self) -> FittedTable[tuple[str, MemorisedShare]]:
-        """A row per subset, and the total."""
+    def table(self, by: str = "subset") -> FittedTable[tuple[str, MemorisedShare]]:
+        """A row per subset, and the total; or a row per class of a group, such as "copies"."""
+        if by == "subset":
+            return _table("Subset", self.subsets, self.overall)
+        if by not in self.groups:
+            raise PilekitError(f"there is no group {by!r}; there are {', '.join(['subset', *self.groups])}")
+        return _table(GROUPS[by].title, {shown_class(name): share for name, share in self.groups[by].items()})
 
-        def count(title: str, name: str) -> Column[tuple[str, MemorisedShare]]:
-            return Column(title, lambda row: f"{getattr(row[1], name):,}")
+    def tables(self) -> list[FittedTable[tuple[str, MemorisedShare]]]:
+        """That of subsets, and one for each group."""
+        return [self.table(), *map(self.table, self.groups)]
 
-        def interval(row: tuple[str, MemorisedShare]) -> str:
-            limits = row[1].interval
-            return DASH if limits is None else f"{100 * limits[0]:.2f}–{percentage(limits[1])}"
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.tables()))
 
-        def share(value: float | None) -> str:
-            return DASH if value is None else percentage(value)
+    def _repr_html_(self) -> str:
+        return "".join(table._repr_html_() for table in self.tables())
 
-        columns = [
-            Column[tuple[str, MemorisedShare]]("Subset", lambda row: row[0]),
-            count("Documents", "documents"),
-            count("Too short", "too_short"),
-            count("Sequences", "sequences"),
-            count("Memorised", "memorised"),
-            Column("Share %", lambda row: share(row[1].share)),
-            Column("95 % interval", interval),
-            Column("Right %", lambda row: share(row[1].right_share)),
-            Column("Mean\nrun", lambda row: DASH if row[1].mean_run is None else f"{row[1].mean_run:.2f}"),
-            count("Near\nties", "near_ties"),
-        ]
-        priority = [SHORTEN, "Documents", "Near\nties", "Too short", "Mean\nrun", "Right %"]
-        return FittedTable(list(self.subsets.items()), columns, [("Overall", self.overall)], priority)
+
+def _table(
+    names: str, shares: Mapping[str, MemorisedShare], total: MemorisedShare | None = None
+) -> FittedTable[tuple[str, MemorisedShare]]:
+    """A row for each share, its names under the title `names`, and the total."""
+
+    def count(title: str, name: str) -> Column[tuple[str, MemorisedShare]]:
+        return Column(title, lambda row: f"{getattr(row[1], name):,}")
+
+    def interval(row: tuple[str, MemorisedShare]) -> str:
+        limits = row[1].interval
+        return DASH if limits is None else f"{100 * limits[0]:.2f}–{percentage(limits[1])}"
+
+    def share(value: float | None) -> str:
+        return DASH if value is None else percentage(value)
+
+    columns = [
+        Column[tuple[str, MemorisedShare]](names, lambda row: row[0]),
+        count("Documents", "documents"),
+        count("Too short", "too_short"),
+        count("Sequences", "sequences"),
+        count("Memorised", "memorised"),
+        Column("Share %", lambda row: share(row[1].share)),
+        Column("95 % interval", interval),
+        Column("Right %", lambda row: share(row[1].right_share)),
+        Column("Mean\nrun", lambda row: DASH if row[1].mean_run is None else f"{row[1].mean_run:.2f}"),
+        count("Near\nties", "near_ties"),
+    ]
+    priority = [SHORTEN, "Documents", "Near\nties", "Too short", "Mean\nrun", "Right %"]
+    return FittedTable(list(shares.items()), columns, [] if total is None else [("Overall", total)], priority)
 
 
 class StoredMemorised(SealedHeader, frozen=True, kw_only=True):
@@ -143,39 +170,61 @@ class StoredMemorised(SealedHeader, frozen=True, kw_only=True):
     format: int = 1
     overall: dict[str, Any]
     subsets: dict[str, Any]
+    groups: dict[str, Any]
     protocol: dict[str, Any]
 
 
 def tallied(
-    documents: Callable[[], Iterable[tuple[ScoredDocument, Items]]], records: Records, protocol: dict[str, Any]
+    documents: Callable[[], Iterable[tuple[ScoredDocument, Items]]],
+    records: Records,
+    protocol: dict[str, Any],
+    facts: Facts,
 ) -> Memorised:
     """The figures of documents, each with its sequences.
 
-    records    of the same documents
+    records    of the same documents, in the same order
     protocol   with the tokens of a continuation in "sequences"
+    facts      of the same documents
     """
     continuation = protocol["sequences"]["continuation"]
-    counts: dict[str, list[int]] = {}
+    counts: dict[tuple[str, str], list[int]] = {}
 
     def share_of(sums: list[int]) -> MemorisedShare:
         return MemorisedShare(**dict(zip(_COUNTS, sums, strict=True)), continuation=continuation)
 
-    for document, rows in documents():
+    for place, (document, rows) in enumerate(documents()):
         memorised = (rows["run"] == continuation).sum()
         numbers = (1, not len(rows), len(rows), memorised, *(rows[name].sum() for name in ("right", "run", "near_tie")))
-        sums = counts.setdefault(document.subset, [0] * len(numbers))
-        sums[:] = [before + int(more) for before, more in zip(sums, numbers, strict=True)]
-    shares = {name: share_of(counts[name]) for name in records.subsets if name in counts}
-    total = [sum(column) for column in zip(*counts.values(), strict=True)]
-    return Memorised(share_of(total), shares, protocol)
+        classes = [(name, GROUPS[name].name(int(values[place]))) for name, values in facts.items()]
+        for key in [("subset", document.subset), *classes]:
+            sums = counts.setdefault(key, [0] * len(numbers))
+            sums[:] = [before + int(more) for before, more in zip(sums, numbers, strict=True)]
+    shares = {name: share_of(counts["subset", name]) for name in records.subsets if ("subset", name) in counts}
+    total = [sum(column) for column in zip(*(sums for (by, _), sums in counts.items() if by == "subset"), strict=True)]
+    groups = {
+        name: {of_class: share_of(counts[name, of_class]) for of_class in _in_order(counts, name)} for name in facts
+    }
+    return Memorised(share_of(total), shares, protocol, groups)
+
+
+def _in_order(counts: Iterable[tuple[str, str]], by: str) -> list[str]:
+    """The classes of a group that occur, in increasing order."""
+    return sorted((name for group, name in counts if group == by), key=GROUPS[by].place)
 
 
 def write_sequences(
-    out: Path, documents: Callable[[], Iterable[tuple[ScoredDocument, Items]]], result: Memorised
+    out: Path, documents: Callable[[], Iterable[tuple[ScoredDocument, Items]]], result: Memorised, facts: Facts
 ) -> None:
     """Write sequences.parquet into the folder `out`, the whole file or none."""
-    rows = (item_rows(document, SCHEMA, *(items[name] for name in COLUMNS)) for document, items in documents())
+    schema = pa.schema([*SCHEMA, *(pa.field(name, pa.int64()) for name in facts)])
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for place, (document, items) in enumerate(documents()):
+            known = [None if values[place] == NONE else int(values[place]) for values in facts.values()]
+            of_document = [pa.repeat(pa.scalar(value, pa.int64()), len(items)) for value in known]
+            yield item_rows(document, schema, *(items[name] for name in COLUMNS), *of_document)
+
     header = StoredMemorised(**result.to_dict())
-    with SEQUENCES.writing_table(out / SEQUENCES_FILE, SCHEMA, header) as writer:
-        for table in in_row_groups(rows, ROWS_PER_GROUP):
+    with SEQUENCES.writing_table(out / SEQUENCES_FILE, schema, header) as writer:
+        for table in in_row_groups(rows(), ROWS_PER_GROUP):
             writer.write_table(table)

@@ -30,7 +30,7 @@ START = """
 import json, sys, time
 import torch
 from pilekit import Corpus, load_tokenizer, read
-from pilekit.evaluate import memorised as module
+from pilekit.exposure import memorised as module
 from pilekit.evaluate.bits_per_byte import score_corpus
 from pilekit.evaluate.settings import ScoreSettings
 from pilekit.models.causal import load_causal_lm

@@ -1,6 +1,7 @@
 """`memorised`: sequences in, how many of them a model continues word for word out, without generating.
 
     scoring_run -> records, the sequences of a document in each -> counts by subset, sequences.parquet
+    a finished dedup, a run's log -> copies and exposures of each document -> the same counts by these
 
 One forward pass over a sequence says what greedy decoding would give (score/continuations.py). All else is as for
 `bits_per_byte`: documents, ranks, records and resuming. A document's tokens are those of its whole text.
@@ -23,6 +24,7 @@ from pilekit.evaluate.score_plan import Plan, prepare
 from pilekit.evaluate.score_ranks import ranks_of_job
 from pilekit.evaluate.scoring_run import scoring_run
 from pilekit.evaluate.settings import Data, ScoreSettings
+from pilekit.exposure.scored_documents import Joined
 from pilekit.models.causal import load_causal_lm, predicting
 from pilekit.models.device import device_of
 from pilekit.models.load import CAUSAL, kind_of, positions_of, read_config
@@ -43,6 +45,8 @@ def memorised(
     dtype: str = "auto",
     device: str = "auto",
     batch_tokens: int | None = None,
+    copies: str | Path | None = None,
+    seen: str | Path | None = None,
     out: str | Path | None = None,
     manifest: Described = None,
     on_error: OnError = "raise",
@@ -58,6 +62,11 @@ def memorised(
     continuation   tokens of a sequence that it must give
     every          "first": one sequence of each document, at its start; or a number of tokens: a sequence begins at
                    each multiple of it, as long as it is whole
+    copies         the folder of a finished `pilekit dedup` of the data: also count by the number of exact and near
+                   copies of the document
+    seen           the folder of a training run: also count by how often it saw the document, and how many steps ago.
+                   The model should be that of its newest checkpoint. Documents that it never saw are a control. With
+                   both, a document is seen when one of its copies is
     out            a folder for the records and for sequences.parquet, a row per sequence. The same call resumes after
                    an interruption
     subsets, limit, limit_bytes, dtype, device, batch_tokens, manifest, on_error, report   as for `bits_per_byte`
@@ -69,7 +78,7 @@ def memorised(
     place = ranks.on_all_ranks(lambda: device_of(device, ranks))
     length = prompt + continuation
 
-    def check() -> tuple[Plan, int | None]:
+    def check() -> tuple[Plan, int | None, Joined]:
         step = _step(every)
         if prompt < 1 or continuation < 1:
             raise PilekitError("prompt and continuation are numbers of tokens, 1 at least")
@@ -96,9 +105,9 @@ def memorised(
         corpus, size = Corpus.of(data, manifest), ranks.world_size
         plan = prepare(model, corpus, options, adapter=adapter, dtype=dtype, device=place, world_size=size)
         plan.protocol["sequences"] = {"prompt": prompt, "continuation": continuation, "every": step or "first"}
-        return plan, step
+        return plan, step, Joined.of(corpus, copies, seen)
 
-    plan, step = ranks.on_rank0(check)
+    plan, step, joined = ranks.on_rank0(check)
     with scoring_run(plan, ranks, out=out, report=report) as run:
         with run.own_documents() as documents:
             if documents is not None:
@@ -113,9 +122,10 @@ def memorised(
         of_documents = run.numbers(records, SEQUENCE)
 
         def finish() -> Memorised:
-            result = tallied(of_documents, records, protocol)
+            facts = joined.facts(records)
+            result = tallied(of_documents, records, {**protocol, **joined.protocol()}, facts)
             if out is not None:
-                write_sequences(Path(out), of_documents, result)
+                write_sequences(Path(out), of_documents, result, facts)
             return result
 
         return ranks.on_rank0(finish)
