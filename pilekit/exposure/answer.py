@@ -11,16 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pilekit.corpus import Corpus, subsets_or_all
+from pilekit.corpus.listed_documents import Place, listed_documents, traced_documents
 from pilekit.errors import PilekitError
-from pilekit.exposure.asked_documents import (
-    Copy,
-    Place,
-    copies_of,
-    copies_of_given,
-    documents_with,
-    listed_documents,
-    traced_documents,
-)
+from pilekit.exposure.asked_documents import Copy, copies_of, copies_of_given, documents_with
 from pilekit.exposure.run_documents import RunDocuments
 from pilekit.exposure.seen_documents import SEEN_ROWS, SeenDocuments
 from pilekit.shards.corpus_job import CorpusJob

@@ -1,13 +1,9 @@
-"""The documents that `seen` is asked for: those of a file or a list, those that hold a text, and their copies.
-
-A shard is called by its name, or by that of its file (`00.jsonl.zst`). A shard that the run does not read is an error,
-because "in no step" of a misspelt name would be a wrong answer.
-"""
+"""The documents that `seen` is asked for, beyond those of a list: documents that hold a text, and copies of others."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,12 +12,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset
-import pyarrow.parquet as pq
 
-from pilekit.artifacts.checked import reason_of_damage
 from pilekit.artifacts.header import finished_header
 from pilekit.corpus import Corpus, Manifest
-from pilekit.corpus.shard import COMPRESSION, STANDARD_INPUT
+from pilekit.corpus.listed_documents import Place
+from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.dedup.find_copies import THRESHOLD, find_copies
 from pilekit.dedup.previous_runs import COMMAND, KIND
 from pilekit.dedup.show.removed_pairs import removals
@@ -29,14 +24,6 @@ from pilekit.errors import PilekitError, shortened
 from pilekit.pipeline.find_text import Counts, find_text
 from pilekit.shards.corpus_job import CorpusJob
 from pilekit.shards.work import Work
-
-Place = tuple[str, int]
-"""A document: shard and number."""
-
-
-class _Line(msgspec.Struct):
-    shard: str
-    number: int
 
 
 class Copy(msgspec.Struct, frozen=True):
@@ -50,67 +37,6 @@ class Copy(msgspec.Struct, frozen=True):
     of: Place
     similarity: float
     reason: str
-
-
-def listed_documents(source: str | Iterable[Place], shards: Collection[str]) -> list[Place]:
-    """The documents of a list, or of a file: Parquet or JSON lines with `shard` and `number`, or lines of `grep`.
-
-    PilekitError names the line that has no document, or a document of none of these `shards`.
-    """
-    if not isinstance(source, str):
-        places = [(str(shard), int(number)) for shard, number in source]
-        return _in_shards(places, shards, lambda place: f"document {place + 1:,} of the list")
-    try:
-        if source.endswith(".parquet"):
-            columns = pq.read_table(source, columns=["shard", "number"])
-            places = list(zip(columns["shard"].to_pylist(), columns["number"].to_pylist(), strict=True))
-            return _in_shards(places, shards, lambda place: f"{source}, row {place + 1:,}")
-        lines = Path(source).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError, pa.ArrowException, LookupError) as error:
-        raise PilekitError(f"{source}: is no list of documents ({reason_of_damage(error)})") from error
-    numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
-    places = [_place(lines[number - 1], f"{source}, line {number:,}") for number in numbers]
-    return _in_shards(places, shards, lambda place: f"{source}, line {numbers[place]:,}")
-
-
-def _in_shards(places: Sequence[Place], shards: Collection[str], where: Callable[[int], str]) -> list[Place]:
-    """The places, with the names of these shards; PilekitError for one of another, which stands `where` says."""
-    by_file = {shard + suffix: shard for suffix in ("", *COMPRESSION) for shard in sorted(shards)}
-    for place, (shard, _) in enumerate(places):
-        if shard not in by_file:
-            raise PilekitError(
-                f"{where(place)}: names the shard {shortened(shard, 100)}, which the run does not read; it reads "
-                f"{shortened(', '.join(sorted(shards)), 200)}"
-            )
-    return [(by_file[shard], number) for shard, number in places]
-
-
-def _place(line: str, where: str) -> Place:
-    try:
-        if line.startswith("{"):
-            document = msgspec.json.decode(line, type=_Line)
-            return document.shard, document.number
-    except msgspec.DecodeError:
-        pass
-    else:
-        if match := re.match(r"(.+?)\s+([0-9]{1,18})(?:\s|$)", line):
-            return match[1], int(match[2])
-    raise PilekitError(
-        f'{where}: names no document: {shortened(line, 60)}; write SHARD NUMBER, or {{"shard": "00.jsonl", '
-        '"number": 17}'
-    )
-
-
-def traced_documents(path: str, shards: Collection[str]) -> list[Place]:
-    """The documents that a file of `pilekit trace` names. PilekitError if it is none, or of other `shards`."""
-    try:
-        passages = pq.read_table(path, columns=["passages"])["passages"]
-        places = pc.list_flatten(pc.struct_field(pc.list_flatten(passages), "places"))
-        names, numbers = pc.struct_field(places, "shard").to_pylist(), pc.struct_field(places, "number").to_pylist()
-    except (OSError, ValueError, TypeError, pa.ArrowException, LookupError) as error:
-        raise PilekitError(f"{path}: is no result of pilekit trace ({reason_of_damage(error)})") from error
-    distinct = list(dict.fromkeys(zip(names, numbers, strict=True)))
-    return _in_shards(distinct, shards, lambda place: f"{path}, document {' '.join(map(str, distinct[place]))}")
 
 
 def documents_with(text: str, job: CorpusJob) -> tuple[list[Place], dict[str, int]]:

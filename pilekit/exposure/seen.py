@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Unpack
 
+from pilekit.corpus.listed_documents import Place
 from pilekit.exposure.answer import Question, answer
-from pilekit.exposure.asked_documents import Place
 from pilekit.exposure.receipt import check_new, write_receipt
 from pilekit.exposure.run_documents import RunDocuments
 from pilekit.exposure.seen_documents import SeenDocuments

@@ -231,7 +231,7 @@ def test_a_shard_that_the_run_does_not_read_is_named_with_its_line(made: Path, t
     """By its name or that of its file; "in no step" would be the wrong answer to a misspelt name."""
     run, there = (
         made / "logged",
-        "names the shard train/00.jsonl, which the run does not read; it reads 00.jsonl, 01.jsonl",
+        "names the shard train/00.jsonl, but the data has 00.jsonl, 01.jsonl",
     )
     lines, table = tmp_path / "list.txt", tmp_path / "list.parquet"
     lines.write_text("\n00.jsonl 3\ntrain/00.jsonl 3\n")
