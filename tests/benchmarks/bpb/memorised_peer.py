@@ -1,17 +1,19 @@
 """`pilekit memorised` beside `pilekit bpb` in windows of 64 tokens, and beside generating: the same tokens.
 
-    python tests/benchmarks/bpb/memorised_peer.py [--sequences 300] [--rounds 3] [--json]
+    python tests/benchmarks/bpb/memorised_peer.py [--preset pythia-14m] [--sequences 300] [--batches 1 8 64]
 
-The model has the shape of Pythia-14M with random weights. Each document of the shard is exactly 64 tokens, so all three
+The model has the shape of a Pythia model with random weights. Each document of the shard is exactly 64 tokens, so all
 read the same tokens: `bpb` scores all of them, `memorised` the last 32, and `generate` of transformers makes 32 tokens
-behind the first 32, 64 prompts at a time, greedily and with its cache. Each measurement is a process of its own. They
-take turns. Not timed: imports, loading model and tokenizer.
+behind the first 32, so many prompts at a time, greedily and with its cache. Each measurement is a process of its own.
+They take turns. Not timed: imports, loading model and tokenizer. `passes` are the best seconds inside forward passes
+and losses, or inside `generate`; `process` those of the whole process, which starts Python, imports and loads too.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,33 +30,58 @@ LENGTH = 64
 BPB, MEMORISED, GENERATE = "bpb, windows of 64", "memorised", "generate"
 START = """
 import json, sys, time
+from dataclasses import replace
 import torch
 from pilekit import Corpus, load_tokenizer, read
+from pilekit.evaluate import bits_per_byte
 from pilekit.exposure import memorised as module
-from pilekit.evaluate.bits_per_byte import score_corpus
 from pilekit.evaluate.settings import ScoreSettings
 from pilekit.models.causal import load_causal_lm
 
-model_dir, shard = sys.argv[1:3]
+model_dir, shard, batch = sys.argv[1:4]
 lm, tokenizer = load_causal_lm(model_dir), load_tokenizer(model_dir)
 sum(float(parameter.detach().sum()) for parameter in lm.model.parameters())  # every page of the weights is in
 module.load_causal_lm = lambda *_, **__: lm
+passes = 0.0
+
+def timed(work):
+    def call(*arguments, **options):
+        global passes
+        begin = time.perf_counter()
+        result = work(*arguments, **options)
+        passes += time.perf_counter() - begin
+        return result
+    return call
+
+def timing(scoring_of):
+    def scoring(*arguments, **options):
+        scoring = scoring_of(*arguments, **options)
+        return replace(scoring, numbers_of=timed(scoring.numbers_of))
+    return scoring
+
+module.continuation_scoring = timing(module.continuation_scoring)
+bits_per_byte.causal_scoring = timing(bits_per_byte.causal_scoring)
 begin, used = time.perf_counter(), time.process_time()
 """
 END = """
 seconds, cpu_seconds = time.perf_counter() - begin, time.process_time() - used
-print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds, "amount": amount}))
+print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds, "passes": passes, "amount": amount}))
 """
 SCRIPTS = {
     MEMORISED: 'amount = 64 * module.memorised(model_dir, shard, manifest="pile").overall.sequences',
-    BPB: 'amount = score_corpus(lm, tokenizer, Corpus(shard), ScoreSettings(max_length=64, prefix="0")).overall.tokens',
+    BPB: """
+settings = ScoreSettings(max_length=64, prefix="0")
+amount = bits_per_byte.score_corpus(lm, tokenizer, Corpus(shard), settings).overall.tokens
+""",
     GENERATE: """
 rows = torch.tensor([tokenizer.encode(text)[:64] for batch in read(shard) for text in batch.texts])
 with torch.no_grad():
-    for part in rows.split(64):
+    for part in rows.split(int(batch)):
         inputs = part[:, :32]
         mask = torch.ones_like(inputs)
-        lm.model.generate(inputs, attention_mask=mask, do_sample=False, min_new_tokens=32, max_new_tokens=32)
+        timed(lm.model.generate)(
+            inputs, attention_mask=mask, do_sample=False, min_new_tokens=32, max_new_tokens=32
+        )
 amount = rows.numel()
 """,
 }
@@ -62,20 +89,32 @@ amount = rows.numel()
 
 def main() -> None:
     """Measure and print."""
-    chosen = options(__doc__, rounds=3, sequences=(300, "documents of 64 tokens")).parse_args()
+    parser = options(__doc__, rounds=3, sequences=(300, "documents of 64 tokens"))
+    parser.add_argument("--preset", default="pythia-14m", help="the model's shape (default: pythia-14m)")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 64], help="prompts (default: 1 8 64)")
+    chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pilekit-bench-") as temporary:
         folder = Path(temporary)
         shard, tokenizer = real_or_generated("val.jsonl.zst")
-        model_dir = pythia_dir(folder / "model", tokenizer, "pythia-14m", seq_len=2048)
+        model_dir = pythia_dir(folder / "model", tokenizer, chosen.preset, seq_len=2048)
         documents = write(folder / "documents.jsonl.zst", some_sequences(shard, model_dir, chosen.sequences))
 
-        def measured(script: str) -> Any:
-            environment = {"PYTHONPATH": str(ROOT)}
-            return run_peer(Path(sys.executable), START + script + END, model_dir, documents, environment=environment)
+        def measured(script: str, batch: int = 0) -> Any:
+            begin, python = time.perf_counter(), Path(sys.executable)
+            figures = run_peer(python, script, model_dir, documents, str(batch), environment={"PYTHONPATH": str(ROOT)})
+            return {**figures, "process": time.perf_counter() - begin}
 
-        rounds = take_turns({name: partial(measured, script) for name, script in SCRIPTS.items()}, chosen.rounds)
-    title = f"{chosen.sequences} sequences of 64 tokens, pythia-14m, float32"
-    show(chosen, {"results": rounds}, [table(title, rounds, GENERATE, unit="tokens", scale=1)])
+        contestants = {name: partial(measured, START + SCRIPTS[name] + END) for name in (MEMORISED, BPB)}
+        names = [f"{GENERATE}, {batch} at a time" for batch in chosen.batches]
+        for name, batch in zip(names, chosen.batches, strict=True):
+            contestants[name] = partial(measured, START + SCRIPTS[GENERATE] + END, batch)
+        rounds = take_turns(contestants, chosen.rounds)
+    extra = {
+        f"{name}, s": lambda rounds, name=name: f"{min(figures[name] for figures in rounds):.2f}"
+        for name in ("passes", "process")
+    }
+    title = f"{chosen.sequences} sequences of 64 tokens, {chosen.preset}, float32"
+    show(chosen, {"results": rounds}, [table(title, rounds, names[-1], unit="tokens", scale=1, extra=extra)])
 
 
 def some_sequences(shard: Path, model_dir: Path, count: int) -> list[str]:
