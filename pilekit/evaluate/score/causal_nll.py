@@ -126,7 +126,9 @@ def losses_of(lm: CausalLM, batch: Windows, chunk_bytes: int | None, leads: bool
 def _leads(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """The leads of the targets; `logits` are changed."""
     places = targets.unsqueeze(1)
-    own = logits.gather(1, places)
-    best, first = logits.scatter_(1, places, -torch.inf).max(dim=1, keepdim=True)
-    lead = own - best
-    return torch.where((lead == 0) & (first < places), -torch.zeros_like(lead), lead).squeeze(1)
+    own = logits.gather(1, places).squeeze(1)
+    lead = own - logits.scatter_(1, places, -torch.inf).amax(dim=1)
+    # To find the place of each maximum takes twice the time of the maxima alone, and only ties need it.
+    ties = lead == 0
+    lead[ties] *= torch.where(logits[ties].argmax(dim=1) < targets[ties], -1.0, 1.0)
+    return lead
