@@ -28,6 +28,9 @@ from pilekit.evaluate.generate import generate as generate
 from pilekit.evaluate.generate import prompts_of as prompts_of
 from pilekit.evaluate.results.compare import Comparison as Comparison
 from pilekit.evaluate.results.compare import compare as compare
+from pilekit.evaluate.results.memorised_comparison import MemorisedChange as MemorisedChange
+from pilekit.evaluate.results.memorised_comparison import MemorisedComparison as MemorisedComparison
+from pilekit.evaluate.results.memorised_comparison import compare_memorised as compare_memorised
 from pilekit.evaluate.results.memorised_result import Memorised as Memorised
 from pilekit.evaluate.results.memorised_result import MemorisedShare as MemorisedShare
 from pilekit.evaluate.results.result import BitsPerByte as BitsPerByte

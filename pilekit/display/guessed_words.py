@@ -234,6 +234,7 @@ WORDS = {
     "generate": dict.fromkeys(
         ("data", "per_subset", "prompt_tokens", "subsets"), "prompts=prompts_of(data, tokenizer)"
     ),
+    "memorised": {"compare": "pilekit.compare_memorised(first, second)"},
     "load_config": dict.fromkeys(("overrides", "set"), "changes"),
     "seen": {"check": "pilekit.check_receipt(receipt)"},
 }

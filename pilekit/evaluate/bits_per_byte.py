@@ -27,7 +27,7 @@ from pilekit.evaluate.results.write_items import token_losses, write_tokens
 from pilekit.evaluate.score.batching import Passes, Scoring
 from pilekit.evaluate.score.causal_nll import causal_scoring
 from pilekit.evaluate.score.pseudo_nll import masked_scoring
-from pilekit.evaluate.score_plan import MLM_SEED, Plan, prepare
+from pilekit.evaluate.score_plan import MLM_SEED, Plan, check_in_memory, prepare
 from pilekit.evaluate.score_ranks import ranks_of_job, single_rank
 from pilekit.evaluate.scoring_run import scoring_run
 from pilekit.evaluate.settings import BitsPerByteSettings, ScoreSettings
@@ -65,10 +65,7 @@ def bits_per_byte(settings: BitsPerByteSettings) -> BitsPerByte:
         return train if isinstance(train, Corpus) else Corpus(train, plan.corpus.manifest)
 
     def check() -> Plan:
-        if isinstance(model, PreTrainedModel) and (adapter, out, dtype, device) != (None, None, "auto", "auto"):
-            raise PilekitError(
-                "adapter, out, dtype and device are for a model in a folder; save this one, or leave them out"
-            )
+        check_in_memory(model, adapter=adapter, out=out, dtype=dtype, device=device)
         if out is not None:
             check_out(out)
         elif per_token:

@@ -39,6 +39,7 @@ from pilekit.models.load import (
     weight_files,
 )
 from pilekit.models.masked import tokens_of
+from pilekit.pipeline.stages import Sample
 from pilekit.shards.read.change_check import version_of
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.version import __version__
@@ -63,6 +64,7 @@ class Plan:
     shard_versions   `version_of` each shard, by path, when the plan was made
     model_versions   `version_of` each file of the model and its adapter, by path; empty for a model in memory
     protocol         everything that a figure depends on, as JSON types
+    sample           the documents among which are those to score; None: all
     """
 
     corpus: Corpus
@@ -76,6 +78,7 @@ class Plan:
     shard_versions: dict[str, str]
     model_versions: dict[str, str]
     protocol: dict[str, Any]
+    sample: Sample | None = None
 
     @property
     def key(self) -> str:
@@ -144,6 +147,16 @@ def prepare(
     if adapter is not None:
         plan.protocol["model"]["adapter"] = {"path": str(adapter), "files": _fingerprint(adapter_files(adapter))}
     return plan
+
+
+def check_in_memory(
+    model: str | Path | PreTrainedModel, *, adapter: object, out: object, dtype: str, device: str
+) -> None:
+    """PilekitError if a model in memory comes with what a model in a folder alone may have."""
+    if isinstance(model, PreTrainedModel) and (adapter, out, dtype, device) != (None, None, "auto", "auto"):
+        raise PilekitError(
+            "adapter, out, dtype and device are for a model in a folder; save this one, or leave them out"
+        )
 
 
 def prefix_token(prefix: str | int, tokenizer: Tokenizer, model: PreTrainedModel) -> int | None:

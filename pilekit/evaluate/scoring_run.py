@@ -112,15 +112,21 @@ class ScoringProgress:
 
 @contextmanager
 def scoring_run(
-    plan: Plan, ranks: Ranks, *, out: str | Path | None = None, report: Scored | None = None
+    plan: Plan,
+    ranks: Ranks,
+    *,
+    out: str | Path | None = None,
+    is_finished: Callable[[str | Path, str], bool] = has_result,
+    report: Scored | None = None,
 ) -> Iterator[ScoringRun]:
     """The run of a plan on the ranks, all of which make this call.
 
-    out      the folder for records, locked until the block ends; None: records are not written
-    report   called with the progress
+    out           the folder for records, locked until the block ends; None: records are not written
+    is_finished   whether that folder holds the result of the records of a key
+    report        called with the progress
     """
     with ExitStack() as locks:
-        earlier = ranks.on_rank0(lambda: _earlier_records(plan, out, locks))
+        earlier = ranks.on_rank0(lambda: _earlier_records(plan, out, is_finished, locks))
         total = None if report is None else text_bytes_selected(plan)
         progress = ScoringProgress(report or (lambda *_: None), total, plan.corpus.size, earlier, ranks.world_size)
         yield ScoringRun(plan, ranks, out, earlier, progress)
@@ -204,6 +210,7 @@ class ScoringRun:
             if not len(records):
                 check_label(plan.corpus, self._labels, plan.subsets)
                 which = "" if plan.subsets is None else f" of {shortened(', '.join(plan.subsets), 400)}"
+                which += "" if plan.sample is None else " of the sample"
                 raise PilekitError(
                     f"no documents{which} in the {counted(len(plan.shards), 'shard')} of {plan.corpus.root}, "
                     "so there is nothing to score; `pilekit stats` shows what is in them"
@@ -246,13 +253,15 @@ class ScoringRun:
             logger.warning("skipped %s, the first: %s", lines, first)
 
 
-def _earlier_records(plan: Plan, out: str | Path | None, locks: ExitStack) -> Records:
+def _earlier_records(
+    plan: Plan, out: str | Path | None, is_finished: Callable[[str | Path, str], bool], locks: ExitStack
+) -> Records:
     """The records of earlier runs; `locks` keeps their folder locked."""
     if out is None:
         return Records.of([], plan.shards, plan.corpus.manifest)
     records = locks.enter_context(locked_records(out, plan.key, plan.protocol, plan.corpus.manifest))
     if len(records):
         documents = counted(len(records), "document is", "documents are")
-        state = "already done" if has_result(out, plan.key) else "resuming"
+        state = "already done" if is_finished(out, plan.key) else "resuming"
         logger.warning("%s: %s scored already, recorded in %s", state, documents, out)
     return records

@@ -1,6 +1,7 @@
 """Which documents are scored, and by which rank.
 
-    read -> the subsets asked for -> the first of each, up to its limits -> not recorded yet -> this rank's -> tokens
+    read -> the subsets asked for, or a sample -> the first of each, up to its limits -> not recorded yet
+         -> this rank's -> tokens
 
 Every rank reads all of the text, which costs little compared with the model. Without communication it computes which
 documents are its own: each goes to the rank with the least work so far. So the work of two ranks differs by at most one
@@ -14,6 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import repeat
 
 import numpy as np
+import numpy.typing as npt
 
 from pilekit.corpus import Shard
 from pilekit.corpus.shard import STANDARD_INPUT, is_url
@@ -54,7 +56,7 @@ def selected_batches(
         with read(shard, None, plan.options.on_error, manifest=manifest, advance=advance) as reader:
             for batch in reader:
                 sizes = repeat(0) if plan.options.limit_bytes is None else batch.text_bytes().tolist()
-                yield batch.where(selection.take(batch.subsets, sizes))
+                yield batch.where(selection.take(batch.shard, batch.numbers, batch.subsets, sizes))
                 if selection.is_full():
                     break
             skipped.merge(reader.skipped)
@@ -77,7 +79,8 @@ def text_bytes_selected(plan: Plan) -> int | None:
         for shard, index in zip(plan.corpus.shards, indexes, strict=True):
             for rows in _sizes(shard, index, plan):
                 labels = [rows.labels[code] for code in rows.codes.tolist()]
-                total += int(rows.text_bytes[selection.take(labels, rows.text_bytes.tolist())].sum())
+                taken = selection.take(shard.name, rows.numbers, labels, rows.text_bytes.tolist())
+                total += int(rows.text_bytes[taken].sum())
                 if selection.is_full():
                     return total
     except PilekitError:  # the reading that scores raises it again
@@ -87,7 +90,7 @@ def text_bytes_selected(plan: Plan) -> int | None:
 
 def _sizes(shard: Shard, index: ShardIndex | None, plan: Plan) -> Iterator[DocumentRows]:
     if index is not None:
-        yield from index.rows("subset", "text_bytes")
+        yield from index.rows("number", "subset", "text_bytes")
         return
     with read(shard, None, plan.options.on_error, manifest=plan.corpus.manifest) as reader:
         yield from (index_rows(batch, hashed=False) for batch in reader)
@@ -101,17 +104,20 @@ class _Selection:
         self._missing_bytes: dict[str, int] = {}  # of each label, until its limit
         named = [subset.name for subset in plan.corpus.manifest.subsets]
         self._expected = named if plan.subsets is None else list(plan.subsets)
-        self._labels = labels
+        self._labels, self._sample = labels, plan.sample
 
-    def take(self, labels: Iterable[str], sizes: Iterable[int]) -> list[bool]:
-        """Whether each of the next documents is selected, by its label and its bytes of text."""
-        choices = list(map(self._take, labels, sizes))
+    def take(
+        self, shard: str, numbers: npt.NDArray[np.int64], labels: Iterable[str], sizes: Iterable[int]
+    ) -> list[bool]:
+        """Whether each of the next documents is selected, by its place, its label and its bytes of text."""
+        sampled = repeat(True) if self._sample is None else self._sample.keeps(shard, numbers)
+        choices = list(map(self._take, labels, sizes, sampled))
         check_labels(self._labels, len(self._expected))
         return choices
 
-    def _take(self, label: str, size: int) -> bool:
+    def _take(self, label: str, size: int, sampled: bool) -> bool:
         self._labels.setdefault(label, 0)
-        is_selected = (self._subsets is None or label in self._subsets) and not self._is_over(label)
+        is_selected = sampled and (self._subsets is None or label in self._subsets) and not self._is_over(label)
         self._labels[label] += is_selected
         if is_selected and self._limit_bytes is not None:
             self._missing_bytes[label] = self._missing_bytes.get(label, self._limit_bytes) - size

@@ -107,13 +107,13 @@ class Sample(DocumentStage):
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
         """The documents in the sample."""
+        return filtered(batches, lambda batch: self.keeps(batch.shard, batch.numbers))
+
+    def keeps(self, shard: str, numbers: npt.NDArray[np.int64]) -> list[bool]:
+        """Whether each of these documents of a shard, [documents], is in the sample."""
         limit = int(self.fraction * 2**64)
-
-        def keeps(batch: DocumentBatch) -> KeepFlags:
-            # As Python integers: the limit of fraction 1 is 2^64, which uint64 cannot hold.
-            return [value < limit for value in document_hashes(batch.shard, batch.numbers, self.seed).tolist()]
-
-        return filtered(batches, keeps)
+        # As Python integers: the limit of fraction 1 is 2^64, which uint64 cannot hold.
+        return [value < limit for value in document_hashes(shard, numbers, self.seed).tolist()]
 
 
 def document_hashes(shard: str, numbers: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.uint64]:

@@ -82,6 +82,7 @@ WORKS = [
         "--plot",
         "made/k.png",
     ],
+    ["memorised", "--compare", "made/known", "made/known"],
     ["generate", "model", "--prompts", "prompts", "--max-new-tokens", "2"],
     ["generate", "model", "--data", *CORPUS, "--prompt-tokens", "9", "--max-new-tokens", "2"],
     ["embed", "model", *CORPUS, "--limit", "1", "--out", "made/vectors.parquet"],
@@ -108,7 +109,7 @@ INPUTS = (
     "odd",
     "damaged",
 )
-READ = (*INPUTS, "data/00.jsonl.zst", "made/unique", "made/clear", "made/tokens/one", "made/receipt.json")
+READ = (*INPUTS, "data/00.jsonl.zst", "made/unique", "made/known", "made/clear", "made/tokens/one", "made/receipt.json")
 FAILS = [
     ["demo", "--out", "data"],
     ["seen", "odd", "--subset", LABELS[0]],

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pilekit.evaluate.results.memorised_comparison import compare_memorised
 from pilekit.exposure.memorised import memorised
 from tests.cli.running import refused, run
 from tests.tiny.models import tiny_corpus, tiny_model_dir
@@ -40,7 +41,26 @@ def test_table_json_plot_and_folder(
     assert (tmp_path / "shares.png").read_bytes().startswith(b"\x89PNG")
     again = run("memorised", model_dir, corpus, *SHORT, "--out", tmp_path / "out", "--json", exit_code=0)
     assert json.loads(again.stdout) == expected.to_dict()
-    assert "60 documents are scored already" in caplog.text
+    assert f"already done: 60 documents are scored already, recorded in {tmp_path / 'out'}" in caplog.text
+    assert "resuming" not in caplog.text
+
+
+def test_two_results_are_compared(model_dir: Path, corpus: Path, tmp_path: Path) -> None:
+    other_dir = tiny_model_dir(tmp_path / "other", seed=1)
+    folders = [str(tmp_path / letter) for letter in "ab"]
+    for model, folder in zip((model_dir, other_dir), folders, strict=True):
+        memorised(model, corpus, prompt=5, continuation=1, every=3, out=folder)
+    expected = compare_memorised(*folders)
+    assert expected.overall.new != expected.overall.forgotten
+    shown = run("memorised", "--compare", *folders, exit_code=0)
+    overall = expected.overall
+    [line] = [line for line in shown.stdout.splitlines() if line.startswith("Overall")]
+    assert line.split()[4:7] == [f"{count:,}" for count in (overall.both, overall.new, overall.forgotten)]
+    assert f"B{other_dir}({folders[1]})" in "".join(shown.stdout.split())  # a long path is folded
+    assert json.loads(run("memorised", "--compare", *folders, "--json", exit_code=0).stdout) == expected.to_dict()
+    for arguments in (folders[:1], [*folders, "x"], [*folders, "--prompt", "5"], [*folders, "--out", "x"]):
+        assert "--compare takes two folders that --out wrote" in run("memorised", "--compare", *arguments).stderr
+    refused("none/sequences.parquet: is not there", "memorised", "--compare", folders[0], "none")
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
+from pilekit.corpus.sidecar_files import SEQUENCES_FILE
 from pilekit.evaluate import scoring_run as module
 from pilekit.evaluate.results.result import BitsPerByte
 from pilekit.evaluate.score.batching import ScoredBatch, Scoring, TokenizedDocument, score_rows
@@ -53,3 +55,13 @@ def note_scored(patch: pytest.MonkeyPatch, begun: list[tuple[str, int]]) -> None
         return score_rows(passing(), scoring)
 
     patch.setattr(module, "score_rows", noting)
+
+
+def rows_of(out: Path) -> list[dict[str, Any]]:
+    """The rows of sequences.parquet."""
+    rows: list[dict[str, Any]] = pq.read_table(out / SEQUENCES_FILE).to_pylist()
+    return rows
+
+
+def without_bits(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name != "bits"} for row in rows]

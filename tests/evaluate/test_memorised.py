@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, GPTNeoXConfig, LlamaConfig
+from transformers import AutoModelForCausalLM
 
 from pilekit.corpus import Corpus
 from pilekit.corpus.sidecar_files import SEQUENCES_FILE
@@ -24,143 +27,19 @@ from pilekit.evaluate.score.causal_nll import _leads
 from pilekit.evaluate.score.continuations import NEAR, begins, scored_sequences
 from pilekit.exposure import memorised as module
 from pilekit.exposure.memorised import memorised
-from pilekit.shards.read.reader import read_corpus
-from pilekit.tokenize import Tokenizer, load_tokenizer
+from pilekit.pipeline.selecting import select_corpus
+from pilekit.shards.read.reader import OnError, read_corpus
+from pilekit.tokenize import load_tokenizer
 from tests.evaluate.documents import write
-from tests.evaluate.folders import note_scored, only_file
+from tests.evaluate.folders import note_scored, only_file, rows_of, without_bits
 from tests.process_groups import ProcessGroups
 from tests.refusing import refused
 from tests.shards.making import flipped
+from tests.stopping import stop_when
 from tests.tiny.masked import roberta_dir
-from tests.tiny.models import SMALL, tiny_model, tiny_model_dir, tiny_tokenizer
+from tests.tiny.models import tiny_model, tiny_model_dir, tiny_tokenizer
 
-PROMPT = CONTINUATION = 32
-EVERY = 7
-LETTERS = "abcdefghijklmnopqrstuvwxyz   "
-CONFIGS = {"gpt_neox": GPTNeoXConfig, "llama": LlamaConfig}
-SHAPE = SMALL | {"hidden_size": 64, "intermediate_size": 128, "max_position_embeddings": 64, "initializer_range": 0.02}
-
-
-def texts() -> list[str]:
-    rng = random.Random(0)
-    return ["".join(rng.choices(LETTERS, k=150)) for _ in range(4)]
-
-
-def windows(tokenizer: Tokenizer, text: str) -> list[list[int]]:
-    ids = tokenizer.encode(text)
-    return [ids[begin : begin + 64] for begin in range(0, len(ids) - 63, EVERY)]
-
-
-@pytest.fixture(scope="module", params=list(CONFIGS))
-def learned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that knows `texts()` by heart, to a loss under 0.1 behind a few tokens."""
-    folder = tmp_path_factory.mktemp("learned")
-    tiny_tokenizer(folder)
-    rows = torch.tensor([row for text in texts() for row in windows(load_tokenizer(folder), text)])
-    torch.manual_seed(0)
-    model: Any = AutoModelForCausalLM.from_config(CONFIGS[request.param](**SHAPE))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0)
-    for _ in range(600):
-        losses = torch.nn.functional.cross_entropy(
-            model(input_ids=rows).logits[:, 15:-1].flatten(0, 1), rows[:, 16:].flatten()
-        )
-        if losses < 0.05:
-            break
-        losses.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    assert losses < 0.1
-    model.save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The texts that were learned, the same with changed letters, others, and some that are too short."""
-    rng, documents = random.Random(1), []
-    for text in texts():
-        letters = list(text)
-        for place in rng.sample(range(len(text)), 2):
-            letters[place] = rng.choice("xyz")
-        others = "".join(rng.choices(LETTERS, k=100))
-        documents += [("ArXiv", text), ("Github", "".join(letters)), ("Github", others), ("ArXiv", text[:40])]
-    documents += [("Github", ""), ("PubMed Abstracts", "short"), ("PubMed Abstracts", texts()[0][:90] + "!")]
-    return write(tmp_path_factory.mktemp("known") / "known.jsonl", documents)
-
-
-def rows_of(out: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pq.read_table(out / SEQUENCES_FILE).to_pylist()
-    return rows
-
-
-def without_bits(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in row.items() if name != "bits"} for row in rows]
-
-
-@torch.no_grad()
-def generated(model_dir: Path, corpus: Path, every: int | None) -> list[dict[str, Any]]:
-    """Each sequence, continued by `generate`, one at a time; the longest start that both have, and the exact bits."""
-    model: Any = AutoModelForCausalLM.from_pretrained(model_dir).eval()
-    tokenizer, found = load_tokenizer(model_dir), []
-    for batch in read_corpus(Corpus(corpus)):
-        for number, text, subset in zip(batch.numbers.tolist(), batch.texts, batch.subsets, strict=True):
-            ids = tokenizer.encode(text)
-            last = len(ids) - PROMPT - CONTINUATION
-            places = range(0, last + 1, every) if every else [0] if last >= 0 else []
-            for place in places:
-                prompt, own = ids[place : place + PROMPT], ids[place + PROMPT : place + PROMPT + CONTINUATION]
-                inputs = torch.tensor([prompt])
-                output = model.generate(
-                    inputs, attention_mask=torch.ones_like(inputs), do_sample=False, max_new_tokens=CONTINUATION
-                )[0, PROMPT:].tolist()
-                same = [mine == its for mine, its in zip(own, output, strict=False)]
-                run = same.index(False) if False in same else len(same)
-                logits = model(input_ids=torch.tensor([prompt + own])).logits[0, PROMPT - 1 : -1].double()
-                losses = torch.nn.functional.cross_entropy(logits, torch.tensor(own), reduction="sum")
-                right = int((logits.argmax(1) == torch.tensor(own)).sum())
-                row = {"shard": batch.shard, "number": number, "subset": subset, "place": place, "right": right}
-                found.append({**row, "run": run, "bits": float(losses) / np.log(2)})
-    return found
-
-
-@pytest.mark.parametrize("every", [None, EVERY])
-def test_sequences_are_those_that_generate_continues(
-    learned: Path, known: Path, tmp_path: Path, every: int | None
-) -> None:
-    result = memorised(learned, known, every=every or "first", out=tmp_path / "out")
-    rows, expected = rows_of(tmp_path / "out"), generated(learned, known, every)
-    assert len(rows) == len(expected) > 10
-    for row, other in zip(rows, expected, strict=True):
-        assert row.pop("bits") == pytest.approx(other.pop("bits"), rel=1e-4, abs=1e-4)
-        assert not row.pop("near_tie")
-        assert row == other
-    everything = [row["run"] == CONTINUATION for row in expected]
-    assert 0 < sum(everything) < len(expected)
-    overall = result.overall
-    assert (overall.documents, overall.sequences, overall.memorised) == (19, len(expected), sum(everything))
-    assert (overall.right_tokens, overall.run_tokens) == tuple(
-        sum(row[name] for row in expected) for name in ("right", "run")
-    )
-    for name, share in result.subsets.items():
-        of_subset = [row for row in expected if row["subset"] == name]
-        assert (share.sequences, share.memorised) == (
-            len(of_subset),
-            sum(row["run"] == CONTINUATION for row in of_subset),
-        )
-        numbers = {row["number"] for row in of_subset}
-        assert share.too_short == share.documents - len(numbers)
-    assert result["ArXiv"].share == 1.0
-
-
-@pytest.mark.parametrize("batch_tokens", [63, 63 * 3, 63 * 64])
-def test_a_batch_of_any_size_gives_the_same(model_dir: Path, corpus: Path, tmp_path: Path, batch_tokens: int) -> None:
-    options: dict[str, Any] = {"prompt": 5, "continuation": 4, "every": 3}
-    memorised(model_dir, corpus, **options, out=tmp_path / "default")
-    memorised(model_dir, corpus, **options, out=tmp_path / "other", batch_tokens=batch_tokens // 8)
-    default, other = rows_of(tmp_path / "default"), rows_of(tmp_path / "other")
-    assert without_bits(default) == without_bits(other)
-    assert [row["bits"] for row in default] == pytest.approx([row["bits"] for row in other], rel=1e-6)
-    assert any(row["right"] for row in default)
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @given(st.lists(st.lists(st.integers(-2, 2), min_size=4, max_size=4), min_size=1, max_size=9), st.data())
@@ -233,12 +112,17 @@ def test_without_sequences_there_is_no_share(model_dir: Path, tmp_path: Path) ->
 OPTIONS: dict[str, Any] = {"prompt": 5, "continuation": 4, "every": 3, "batch_tokens": 100}
 
 
-def counted(model_dir: Path, corpus: Path, out: Path | None) -> dict[str, Any]:
-    return memorised(model_dir, corpus, out=out, **OPTIONS).to_dict()
+def counted(model_dir: Path, corpus: Path, out: Path | None, **options: Any) -> dict[str, Any]:
+    return memorised(model_dir, corpus, out=out, **OPTIONS, **options).to_dict()
 
 
 def test_any_ranks_resume_with_the_same_figures(
-    process_group: ProcessGroups, model_dir: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    process_group: ProcessGroups,
+    model_dir: Path,
+    corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     expected, rng = counted(model_dir, corpus, tmp_path / "alone"), random.Random(0)
     rows = rows_of(tmp_path / "alone")
@@ -260,9 +144,67 @@ def test_any_ranks_resume_with_the_same_figures(
         else:
             assert process_group(2).run(counted, model_dir, corpus, out) == [expected, expected]
         assert without_bits(rows_of(out)) == without_bits(rows)
+    caplog.clear()
     with monkeypatch.context() as patch:  # all is recorded: no model is loaded
         patch.setattr(module, "load_causal_lm", None)
         assert counted(model_dir, corpus, tmp_path / "alone") == expected
+    assert caplog.messages == [f"already done: 50 documents are scored already, recorded in {tmp_path / 'alone'}"]
+
+
+@pytest.mark.slow
+def test_a_killed_command_resumes_and_ends_with_the_same_bytes(
+    model_dir: Path, slow_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sequence in a batch: the bits are then the same to the last digit, however often the work was begun."""
+    monkeypatch.chdir(ROOT)
+
+    def command(out: Path) -> list[str]:
+        options = ("--prompt", "5", "--continuation", "4", "--every", "30", "--batch-tokens", "8")
+        return [
+            sys.executable,
+            "-m",
+            "pilekit",
+            "memorised",
+            str(model_dir),
+            str(slow_corpus),
+            *options,
+            "--out",
+            str(out),
+        ]
+
+    def written() -> int:
+        return sum(file.read_bytes().count(b"\n") for file in tmp_path.glob("killed/records/*/*.jsonl"))
+
+    subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True)
+    whole = (tmp_path / "whole" / SEQUENCES_FILE).read_bytes()
+    for least in (100, 400):
+        code, said = stop_when(command(tmp_path / "killed"), lambda least=least: written() >= least, kill)  # type: ignore[misc]
+        assert code == -signal.SIGKILL, said
+        assert least <= written() < 800
+        assert not (tmp_path / "killed" / SEQUENCES_FILE).exists()
+    done = written()
+    ended = subprocess.run(command(tmp_path / "killed"), check=True, capture_output=True, text=True)
+    assert f"resuming: {done} documents are scored already" in " ".join(ended.stderr.split())
+    assert (tmp_path / "killed" / SEQUENCES_FILE).read_bytes() == whole
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.kill()
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_damaged_shard_is_named_and_the_whole_one_resumes(
+    model_dir: Path, corpus: Path, tmp_path: Path, on_error: OnError
+) -> None:
+    folder = Path(shutil.copytree(corpus, tmp_path / "corpus"))
+    shard, out = folder / "01.jsonl.zst", tmp_path / "out"
+    whole = shard.read_bytes()
+    expected = counted(model_dir, corpus, None)
+    shard.write_bytes(whole[: len(whole) // 2])
+    refused(r"01\.jsonl\.zst", counted, model_dir, folder, out, on_error=on_error)
+    assert not (out / SEQUENCES_FILE).exists()
+    shard.write_bytes(whole)
+    assert counted(model_dir, folder, out, on_error=on_error) == expected
 
 
 def test_the_file_is_sealed_and_holds_the_figures(model_dir: Path, corpus: Path, tmp_path: Path) -> None:
@@ -315,6 +257,50 @@ def test_limits_choose_documents(model_dir: Path, corpus: Path) -> None:
     assert list(one.subsets) == ["ArXiv"]
     assert one.protocol["sequences"] == {"prompt": 2, "continuation": 2, "every": "first"}
     assert json.loads(json.dumps(one.to_dict())) == one.to_dict()
+
+
+def test_a_sample_is_that_of_select(model_dir: Path, corpus: Path, tmp_path: Path) -> None:
+    select_corpus(corpus, tmp_path / "selected", sample=0.4, seed=3)
+    expected = memorised(model_dir, tmp_path / "selected", prompt=2, continuation=2)
+    reported: list[tuple[int | None, ...]] = []
+    sample = {"prompt": 2, "continuation": 2, "sample": 0.4, "seed": 3}
+    result = memorised(model_dir, corpus, **sample, report=lambda *progress: reported.append(progress))
+    assert (result.overall, result.subsets) == (expected.overall, expected.subsets)
+    assert 0 < result.overall.documents < 60
+    assert result.protocol["sample"] == {"share": 0.4, "seed": 3}
+    few = memorised(model_dir, corpus, **sample, limit=2, report=lambda *progress: reported.append(progress))
+    assert {share.documents for share in few.subsets.values()} == {2}
+    done, total, _ = reported[-1]
+    assert done == total == sum(len(text.encode()) for text in first_of_each(tmp_path / "selected", 2))
+    refused("no documents of the sample in the 2 shards", counted, model_dir, corpus, None, sample=0.0)
+    refused("a sample's fraction must lie between 0 and 1, not 2", counted, model_dir, corpus, None, sample=2)
+
+
+def first_of_each(corpus: Path, limit: int) -> list[str]:
+    """The texts of the first documents of each subset."""
+    counts, texts = Counter[str](), []
+    for batch in read_corpus(Corpus(corpus)):
+        for subset, text in zip(batch.subsets, batch.texts, strict=True):
+            counts[subset] += 1
+            if counts[subset] <= limit:
+                texts.append(text)
+    return texts
+
+
+def test_a_model_in_memory_is_taken_as_it_is(model_dir: Path, corpus: Path) -> None:
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(model_dir).train(), load_tokenizer(model_dir)
+    expected = counted(model_dir, corpus, None)
+    result = memorised(model, corpus, tokenizer=tokenizer, **OPTIONS)
+    assert {"overall": expected["overall"], "subsets": expected["subsets"]} == {
+        name: result.to_dict()[name] for name in ("overall", "subsets")
+    }
+    assert result.protocol["model"]["path"] is None
+    assert model.training
+    message = "adapter, out, dtype and device are for a model in a folder; save this one, or leave them out"
+    refused(message, memorised, model, corpus, tokenizer=tokenizer, out="out")
+    refused("a model in memory needs its tokenizer; give it as tokenizer=", memorised, model, corpus, **OPTIONS)
+    refused("but the model has 32 positions", memorised, model, corpus, tokenizer=tokenizer)
+    refused("a int is not a model of transformers", memorised, 42, corpus)
 
 
 def test_a_model_that_makes_all_logits_itself_gives_the_same(

@@ -20,6 +20,7 @@ from pilekit.evaluate.results.result_folder import read_result
 from pilekit.evaluate.select_documents import selected_batches, text_bytes_selected
 from pilekit.evaluate.settings import ScoreSettings
 from pilekit.evaluate.training_copies import count_training_copies
+from pilekit.pipeline.stages import Sample
 from pilekit.shards.index.build import index_corpus
 from pilekit.shards.read.change_check import version_of
 from pilekit.shards.read.read_errors import SkippedLines
@@ -35,6 +36,7 @@ from tests.refusing import refused
     limit_bytes=st.none() | st.integers(1, 40),
     subsets=st.none() | st.sampled_from([("A",), ("B", "A")]),
     described=st.sampled_from([("A", "B"), ("A", "B", "C"), ()]),
+    sample=st.none() | st.floats(0, 1),
 )
 def test_documents_are_selected_until_their_subset_is_full_and_reading_ends_when_all_are(
     documents: list[tuple[str | None, str]],
@@ -42,6 +44,7 @@ def test_documents_are_selected_until_their_subset_is_full_and_reading_ends_when
     limit_bytes: int | None,
     subsets: tuple[str, ...] | None,
     described: tuple[str, ...],
+    sample: float | None,
 ) -> None:
     """A bad line behind all documents is found only if reading goes on to the end."""
     expected: dict[str, list[tuple[str, int]]] = {}
@@ -52,6 +55,10 @@ def test_documents_are_selected_until_their_subset_is_full_and_reading_ends_when
         before = [len(documents[place][1].encode()) for _, place in expected.get(name, [])]
         return (limit_bytes is not None and sum(before) >= limit_bytes) or (limit is not None and len(before) >= limit)
 
+    def is_sampled(place: int) -> bool:
+        hashed = xxhash.xxh3_64_intdigest(f"7\0{place // 11}.jsonl\0{place % 11}".encode())
+        return sample is None or hashed < sample * 2**64
+
     def ends() -> bool:
         has_names = bool(described if subsets is None else subsets)
         return has_names and (limit, limit_bytes) != (None, None) and all(map(is_over, names))
@@ -61,7 +68,7 @@ def test_documents_are_selected_until_their_subset_is_full_and_reading_ends_when
         if place and place % 11 == 0 and ends():
             break  # all subsets that are known by the end of a shard are full
         names += [name] * (subsets is None and name not in names)
-        if (subsets is None or name in subsets) and not is_over(name):
+        if is_sampled(place) and (subsets is None or name in subsets) and not is_over(name):
             expected.setdefault(name, []).append((f"{place // 11}.jsonl", place))
             size += len(text.encode())
     with tempfile.TemporaryDirectory() as folder:
@@ -73,6 +80,7 @@ def test_documents_are_selected_until_their_subset_is_full_and_reading_ends_when
             options=ScoreSettings(subsets=subsets, limit=limit, limit_bytes=limit_bytes, on_error="skip"),
             corpus=corpus,
             subsets=subsets,
+            sample=None if sample is None else Sample(sample, seed=7),
             shard_versions={shard.path: version_of(shard.path) for shard in corpus.shards},
         )
         labels, skipped = dict[str, int](), SkippedLines()

@@ -1,21 +1,24 @@
 """`Memorised`: how many sequences of each subset a model continues word for word, and the file with each sequence.
 
-    sequences.parquet    shard  number  subset  place  right  run  near_tie  bits
+    sequences.parquet    shard  number  subset  text  place  right  run  near_tie  bits
 
-has a row per sequence in the order of the corpus (`SEQUENCE` in score/continuations.py says what the columns hold), and
-a column for each fact that is known of documents (memorised_groups.py). It is a sealed table: its header holds the
-figures and their protocol.
+has a row per sequence in the order of the corpus (`SEQUENCE` in score/continuations.py says what the columns hold; text
+is the xxh3_64 of the document's text), and a column for each fact that is known of documents (memorised_groups.py). It
+is a sealed table: its header holds the figures and their protocol.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pilekit.artifacts.parquet_rows import ROWS_PER_GROUP, in_row_groups
 from pilekit.artifacts.sealed import SealedHeader, SealedKind
@@ -25,10 +28,11 @@ from pilekit.display.table_result import Result, TableResult
 from pilekit.errors import PilekitError
 from pilekit.evaluate.results.memorised_groups import GROUPS, NONE, Facts, shown_class
 from pilekit.evaluate.results.records import Records, ScoredDocument
+from pilekit.evaluate.results.result_folder import record_key
 from pilekit.evaluate.results.write_items import PLACE, Items, item_rows
 
 COLUMNS = {"place": pa.int32(), "right": pa.int32(), "run": pa.int32(), "near_tie": pa.bool_(), "bits": pa.float64()}
-SCHEMA = pa.schema({**PLACE, **COLUMNS})
+SCHEMA = pa.schema({**PLACE, "text": pa.uint64(), **COLUMNS})
 SEQUENCES = SealedKind("a result of pilekit memorised", 1, "remove it, and the same command writes it again")
 _COUNTS = ("documents", "too_short", "sequences", "memorised", "right_tokens", "run_tokens", "near_ties")
 Z = 1.959964
@@ -220,11 +224,54 @@ def write_sequences(
 
     def rows() -> Iterator[pa.RecordBatch]:
         for place, (document, items) in enumerate(documents()):
+            text = np.full(len(items), document.text, np.uint64)
             known = [None if values[place] == NONE else int(values[place]) for values in facts.values()]
             of_document = [pa.repeat(pa.scalar(value, pa.int64()), len(items)) for value in known]
-            yield item_rows(document, schema, *(items[name] for name in COLUMNS), *of_document)
+            yield item_rows(document, schema, text, *(items[name] for name in COLUMNS), *of_document)
 
     header = StoredMemorised(**result.to_dict())
     with SEQUENCES.writing_table(out / SEQUENCES_FILE, schema, header) as writer:
         for table in in_row_groups(rows(), ROWS_PER_GROUP):
             writer.write_table(table)
+
+
+class SequencesFile(NamedTuple):
+    """An opened sequences.parquet.
+
+    subsets    the names of the subsets, in their order
+    protocol   of its figures
+    rows       the file
+    """
+
+    subsets: list[str]
+    protocol: dict[str, Any]
+    rows: pq.ParquetFile
+
+    def tables(self, *columns: str) -> Iterator[pa.Table]:
+        """These columns, a row group at a time; names as plain strings."""
+        schema = pa.schema([SCHEMA.field(name).with_type(_plain(SCHEMA.field(name).type)) for name in columns])
+        for group in range(self.rows.num_row_groups):
+            yield self.rows.read_row_group(group, list(columns)).select(columns).cast(schema)
+
+
+@contextmanager
+def opened_sequences(folder: str | Path) -> Iterator[SequencesFile]:
+    """The sequences in the folder of a finished `memorised(..., out=folder)`.
+
+    PilekitError if it is missing, of another kind or format, or damaged.
+    """
+    with SEQUENCES.open_table(Path(folder) / SEQUENCES_FILE, StoredMemorised) as (header, file):
+        yield SequencesFile(list(header.subsets), header.protocol, file)
+
+
+def has_sequences(out: str | Path, key: str) -> bool:
+    """Whether `out` holds the finished sequences of the records of `key`."""
+    try:
+        with opened_sequences(out) as file:
+            return record_key(file.protocol) == key
+    except (PilekitError, LookupError):
+        return False
+
+
+def _plain(column: pa.DataType) -> pa.DataType:
+    return column.value_type if pa.types.is_dictionary(column) else column

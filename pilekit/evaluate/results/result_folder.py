@@ -52,7 +52,7 @@ RESULT = SealedKind(
     2,
     "score the model again with the same command, which adds what is missing and writes it again",
 )
-_NOT_IN_KEY = ("paper", "intervals", "skipped_lines", "labels", "records")
+_NOT_IN_KEY = ("paper", "intervals", "skipped_lines", "labels", "records", "copies", "seen")
 
 _decoder = msgspec.json.Decoder(ScoredDocument)
 

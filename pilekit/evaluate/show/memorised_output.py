@@ -1,4 +1,4 @@
-"""The output of `pilekit memorised`: tables with what they depend on, and a plot of the shares.
+"""The output of `pilekit memorised`: tables with what they depend on, a plot of the shares, and a comparison.
 
 The plot has a panel of subsets, and below it one for each group: by copies, by times seen, by steps since then.
 """
@@ -12,6 +12,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from pilekit.errors import counted, shortened
+from pilekit.evaluate.results.compare import LETTERS
+from pilekit.evaluate.results.memorised_comparison import MemorisedComparison
 from pilekit.evaluate.results.memorised_groups import GROUPS, shown_class
 from pilekit.evaluate.results.memorised_result import Memorised, MemorisedShare
 from pilekit.evaluate.results.scores import model_path
@@ -55,6 +57,19 @@ def _seen(protocol: dict[str, Any]) -> str | None:
     if seen["not_read"]:
         parts.append(f"does not read {shortened(', '.join(seen['not_read']), 200)}")
     return "; ".join(parts)
+
+
+def memorised_comparison_output(comparison: MemorisedComparison) -> RenderableType:
+    """The output of `pilekit memorised --compare`: the table, a sentence, and what the letters stand for."""
+    overall = comparison.overall
+    sentence = (
+        f"B has memorised {overall.new:,} of the {overall.new + overall.neither:,} sequences that A has not, and "
+        f"forgotten {overall.forgotten:,} of the {overall.forgotten + overall.both:,} that A has (p = {overall.p:.2g})."
+    )
+    notes = [*zip(LETTERS, comparison.models, strict=False), ("p", "McNemar's exact test: new against forgotten")]
+    notes.append(("adjusted p", "by Holm's method for all subsets at once"))
+    notes += [("mind", caution) for caution in comparison.cautions]
+    return Group(comparison.table(), Text(), Text(sentence), Text(), notes_table(notes))
 
 
 def write_memorised_figure(result: Memorised, path: str | Path) -> None:

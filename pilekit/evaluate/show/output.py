@@ -127,7 +127,7 @@ def _published(result: BitsPerByte, titles: set[str]) -> str | None:
 def protocol_notes(protocol: dict[str, Any]) -> list[tuple[str, str | None]]:
     """The protocol as pairs of a name and its value; the value is None if there is nothing to say."""
     model, tokenizer, prefix = protocol["model"], protocol["tokenizer"], protocol["prefix"]
-    masked, sequences = protocol["kind"] == "masked", protocol.get("sequences")
+    masked, sequences, sample = protocol["kind"] == "masked", protocol.get("sequences"), protocol.get("sample")
     described = f"{model['model_type']}, {model['parameters']:,} parameters, {protocol['dtype']}"
     numbered = f"id {prefix['id']}" + ("" if prefix["given"].isdecimal() else f", {prefix['given']}")
     before = f"{prefix['token']} ({numbered})" if prefix["token"] else numbered
@@ -150,6 +150,7 @@ def protocol_notes(protocol: dict[str, Any]) -> list[tuple[str, str | None]]:
         ("bytes", None if sequences else in_paper if protocol["paper"] else "UTF-8 bytes of the raw text"),
         ("data", ", ".join(shards[:3]) + (f" and {len(shards) - 3:,} more" if len(shards) > 3 else "")),
         ("subsets", None if subsets is None else ", ".join(subsets)),
+        ("sample", "{share} of the documents, seed {seed}".format(**sample) if sample else None),
         ("limit", "; ".join(filter(None, limits)) or None),
         ("skipped", counted(skipped, "bad line") if skipped else None),
     ]
