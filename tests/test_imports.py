@@ -36,6 +36,7 @@ LAYERS = [
     "models",
     "evaluate",
     "train",
+    "mixtures",
     "exposure",
     "report",
     "explore",

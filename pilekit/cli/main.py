@@ -61,6 +61,7 @@ GROUPS = {
         "memorised": "Count the sequences that a model continues word for word.",
         "generate": "Continue prompts, or the beginnings of documents.",
         "embed": "Write a vector for each document, and find near ones.",
+        "mix": "Choose the mixture of subsets from small runs.",
         "seen": "Tell in which steps a run has seen documents or a text.",
         "prune": "Set a model's smallest weights or heads to 0, or cut them.",
     },
@@ -82,7 +83,7 @@ MODEL_COMMANDS = ("train", "bpb", "memorised", "generate", "embed", "prune", "de
 MODULES = {
     **dict.fromkeys(("head", "sample"), "look.head_sample"),
     **{name: f"look.{name}" for name in ("grep", "count", "trace", "show", "duplicates", "explore", "report")},
-    **{name: f"models.{name}" for name in ("bpb", "embed", "generate", "memorised", "prune", "seen", "train")},
+    **{name: f"models.{name}" for name in ("bpb", "embed", "generate", "memorised", "mix", "prune", "seen", "train")},
     **{name: f"tokens.{name}" for name in ("tokenize", "merge", "train-tokenizer")},
 }
 """The modules of commands that are not in `pilekit.cli.<name>`."""

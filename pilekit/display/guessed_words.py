@@ -21,6 +21,7 @@ COMMANDS = {
     "index": "index_corpus",
     "memorised": "memorised",
     "merge": "merge_token_files",
+    "mix": "fit_mixtures",
     "prune": "prune_model",
     "reframe": "reframe_corpus",
     "report": "write_report",

@@ -7,6 +7,7 @@ subsets, fields and texts a terminal would obey, once where it works and once fo
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -86,6 +87,8 @@ WORKS = [
     ["generate", "model", "--prompts", "prompts", "--max-new-tokens", "2"],
     ["generate", "model", "--data", *CORPUS, "--prompt-tokens", "9", "--max-new-tokens", "2"],
     ["embed", "model", *CORPUS, "--limit", "1", "--out", "made/vectors.parquet"],
+    ["mix", "fit", "runs.csv", "--target", "equal", "--plot", "made/mix.png"],
+    ["mix", "fit", "runs.csv", "--json"],
     ["seen", "made/run", "--subset", LABELS[0], "--receipt", "made/receipt.json"],
     ["seen", "--check", "made/receipt.json"],
     ["seen", "made/run", "--against", "data/00.jsonl.zst"],
@@ -104,6 +107,7 @@ INPUTS = (
     "prompts",
     "phrases",
     "run.toml",
+    "runs.csv",
     "model",
     "bad.jsonl",
     "odd",
@@ -123,7 +127,9 @@ FAILS = [
 ]
 """The same calls, each with one of its inputs missing, damaged, or a folder of a shard whose name is not UTF-8."""
 
-NAMED = re.compile(r"(?<![-\w])(data|made|model|pile|mine|quiz|prompts|phrases|run|missing|damaged|odd|bad)(?=[/.]|$)")
+NAMED = re.compile(
+    r"(?<![-\w])(data|made|model|pile|mine|quiz|prompts|phrases|runs|run|missing|damaged|odd|bad)(?=[/.]|$)"
+)
 
 
 def spelt(arguments: list[str]) -> list[str]:
@@ -146,7 +152,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The current folder: a corpus and its manifest, sources, a model, the configuration of a run."""
     (tmp_path / f"here{EVIL}").mkdir()
     monkeypatch.chdir(tmp_path / f"here{EVIL}")
-    data, pile, mine, quiz, prompts, phrases, run, model, bad, odd, damaged = map(Path, spelt([*INPUTS]))
+    data, pile, mine, quiz, prompts, phrases, run, runs, model, bad, odd, damaged = map(Path, spelt([*INPUTS]))
     data.mkdir()
     for number in range(2):
         (data / f"{number:02d}{EVIL}.jsonl.zst").write_bytes(zstd_frame(documents(TEXT, LABEL)))
@@ -158,6 +164,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pile.write_text(f"name = {json.dumps(EVIL)}\n{fields}{first}{second}")
     sources = f"{first}sources = [{json.dumps(f'{data}')}]\n"
     mine.write_text(f'name = "mine"\n{fields}[assemble]\nshards = 1\n{sources}')
+    with runs.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow([f"{kind}.{label}" for kind in ("weight", "loss") for label in LABELS])
+        table.writerows([weight / 40, 1 - weight / 40, 2 - weight / 40, 1 + weight / 80] for weight in range(40))
     tiny_model_dir(model)
     bad.write_bytes(b'{"text": "abc"}\n' + f"bad {EVIL}\n".encode() * 2)
     odd.mkdir()
