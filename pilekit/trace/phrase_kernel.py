@@ -27,8 +27,10 @@ UInt32 = npt.NDArray[np.uint32]
 UInt64 = npt.NDArray[np.uint64]
 
 _FIRST, _SECOND, _THIRD = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0xD6E8FEB86659FD93)
-_ALL, _1, _8, _32, _64, _LOW_6 = map(np.uint64, (0xFFFFFFFFFFFFFFFF, 1, 8, 32, 64, 63))
+_ALL, _1, _8, _32, _40, _64, _LOW_6 = map(np.uint64, (0xFFFFFFFFFFFFFFFF, 1, 8, 32, 40, 64, 63))
 _SPACE = np.uint8(32)
+_AT_A_TIME = 1024
+"""Candidates whose memory is asked for together; more would drive each other out of the cache."""
 _SPACES, _ONES, _HIGH_BITS = map(np.uint64, (0x2020202020202020, 0x0101010101010101, 0x8080808080808080))
 
 instruction: Callable[[Callable[..., Any]], Any] = extending.intrinsic
@@ -154,18 +156,25 @@ def hash_heads(data: Bytes, begins: Int32, head: int, at_words: bool, hashes: UI
 
 
 @compiled()
+def _two_bits(hash: np.uint64) -> np.uint64:
+    """The bits of a hash in its number of the filter."""
+    return np.uint64((_1 << ((hash >> _32) & _LOW_6)) | (_1 << ((hash >> _40) & _LOW_6)))
+
+
+@compiled()
 def fill_filter(data: Bytes, begins: Int32, head: int, at_words: bool, filter: UInt64) -> None:
-    """Set the bit of each head; the filter has a power of two of numbers."""
+    """Set two bits of each head; the filter has a power of two of numbers."""
     shift = _filter_shift(filter)
     for begin in begins:
         hash = _words_hash(data, begin, head) if at_words else _filter_hash(data, begin, head)
-        filter[hash >> shift] |= _1 << ((hash >> _32) & _LOW_6)
+        filter[hash >> shift] |= _two_bits(hash)
 
 
 @compiled()
 def _passes(filter: UInt64, shift: np.uint64, hash: np.uint64) -> np.uint64:
-    """1 if the bit of a hash is set, else 0."""
-    return np.uint64(filter[hash >> shift] >> ((hash >> _32) & _LOW_6) & _1)
+    """1 if both bits of a hash are set, else 0."""
+    number = filter[hash >> shift]
+    return np.uint64((number >> ((hash >> _32) & _LOW_6)) & (number >> ((hash >> _40) & _LOW_6)) & _1)
 
 
 @compiled()
@@ -178,16 +187,24 @@ def _filter_shift(filter: UInt64) -> np.uint64:
 
 
 @compiled()
-def _behind(data: Bytes, at: int, stop: int, store: Bytes, begin: int, end: int) -> tuple[int, bool]:
+def _behind(data: Bytes, at: int, stop: int, store: Bytes, begin: Any, end: Any) -> tuple[int, bool]:
     """(bytes that `data[at:stop]` and the phrase `store[begin:end]` share, whether the phrase is behind the data)."""
-    same, size = 0, min(stop - at, end - begin)
-    while same + 8 <= size and _eight_bytes(data, at + same) == _eight_bytes(store, begin + same):
+    same: Any = 0
+    size = min(stop - at, end - begin)
+    whole = min(size, min(len(data) - at, len(store) - begin) - 7)  # From all places before, eight bytes can be read.
+    while same < whole:
+        other = _eight_bytes(data, at + same) ^ _eight_bytes(store, begin + same)
+        if other:
+            same += np.int64(_zeros_below(other) >> np.uint64(3))
+            break
         same += 8
-    while same < size and data[at + same] == store[begin + same]:
-        same += 1
+    else:
+        same = min(same, size)
+        while same < size and data[at + same] == store[begin + same]:
+            same += 1
     if same < size:
         return same, data[at + same] < store[begin + same]
-    return same, same < end - begin
+    return size, size < end - begin
 
 
 @compiled()
@@ -228,83 +245,96 @@ def find_words(data: Bytes, begin: int, end: int, ahead: int, starts: Int32, has
 
 
 @compiled()
-def _pass_at_words(words: tuple[Int32, UInt64], head: int, filter: UInt64, scratch: tuple[Int32, Int32, UInt64]) -> int:
+def _pass_at_words(words: tuple[Int32, UInt64], head: int, filter: UInt64, candidates: Int32, hashes: UInt64) -> int:
     """Like `_pass_filter`, for the positions of words, with the hashes of the heads; a head has so many words."""
     starts, of_word = words
-    candidates, _, hashes = scratch
     shift, passed = _filter_shift(filter), np.uint64(0)
-    for i in range(len(starts)):
-        hash = of_word[i]
-        for more in range(1, head):
-            hash = hash * _SECOND + of_word[i + more]
-        hashes[i] = hash * _THIRD
-        prefetch(filter, hashes[i] >> shift)
-    for i in range(len(starts)):
-        candidates[passed], hashes[passed] = starts[i], hashes[i]
-        passed += _passes(filter, shift, hashes[i])
+    for begin in range(0, len(starts), _AT_A_TIME):
+        end = min(begin + _AT_A_TIME, len(starts))
+        for i in range(begin, end):
+            hash = of_word[i]
+            for more in range(1, head):
+                hash = hash * _SECOND + of_word[i + more]
+            hashes[i] = hash * _THIRD
+            prefetch(filter, hashes[i] >> shift)
+        for i in range(begin, end):
+            candidates[passed], hashes[passed] = starts[i], hashes[i]
+            passed += _passes(filter, shift, hashes[i])
     return int(passed)
 
 
 @compiled()
-def _with_key(length_class: tuple[UInt32, Int32, Int32], scratch: tuple[Int32, Int32, UInt64], passed: int) -> int:
-    """Keep the candidates whose hash a group has, and write the group of each; returns their number."""
-    keys, members, directory = length_class
-    candidates, groups, hashes = scratch
+def parent_of(rows: UInt32, phrase: int) -> Any:
+    """The parent of a phrase, or -1."""
+    return np.int64(np.int32(rows[phrase, 2]))
+
+
+@compiled()
+def _lower_bound(rows: UInt32, key: Any, first: int, last: int) -> int:
+    """The first of the rows `first` to `last` whose key is `key` or more, or `last`."""
+    while first < last:
+        middle = (first + last) // 2
+        if rows[middle, 0] < key:
+            first = middle + 1
+        else:
+            last = middle
+    return first
+
+
+@compiled()
+def _with_key(rows: UInt32, directory: Int32, candidates: Int32, hashes: UInt64, firsts: Int32, lasts: Int32) -> int:
+    """Keep the candidates whose hash a group has, and write the first phrase of each, and the one behind the group.
+
+    Returns their number.
+    """
     bits = np.uint64(0)
     while (_1 << bits) < np.uint64(len(directory) - 1):
         bits += _1
     to_place, to_key = _64 - bits, _32 - bits
-    for i in range(passed):
+    for i in range(len(candidates)):
         hashes[i] = _mixed(hashes[i])
         prefetch(directory, hashes[i] >> to_place)
-    kept = 0
-    for i in range(passed):
+    passed, kept = 0, 0
+    for i in range(len(candidates)):
         place = hashes[i] >> to_place
-        group = directory[place]
-        candidates[kept], hashes[kept], groups[kept] = candidates[i], hashes[i], group
-        kept += int(group < directory[place + _1])
-        prefetch(keys, group)
-        prefetch(members, group)
-    passed, kept = kept, 0
+        candidates[passed], hashes[passed] = candidates[i], hashes[i]
+        firsts[passed], lasts[passed] = directory[place], directory[place + _1]
+        prefetch(rows, 3 * firsts[passed])
+        prefetch(rows, 3 * firsts[passed] + 4)  # where the phrase ends
+        passed += int(firsts[passed] < lasts[passed])
     for i in range(passed):
-        key, group, last = np.uint32(hashes[i] >> to_key), groups[i], directory[(hashes[i] >> to_place) + _1]
-        while group < last and keys[group] < key:
-            group += 1
-        candidates[kept], groups[kept] = candidates[i], group
-        kept += int(group < last and keys[group] == key)
+        key, last = np.int64(np.uint32(hashes[i] >> to_key)), lasts[i]
+        first = _lower_bound(rows, key, firsts[i], last)
+        if first < last and rows[first, 0] == key:
+            if first + 1 < last and rows[first + 1, 0] == key:
+                last = _lower_bound(rows, key + 1, first + 2, last)
+            else:
+                last = first + 1
+            candidates[kept], firsts[kept], lasts[kept] = candidates[i], first, last
+            kept += 1
     return kept
 
 
 @compiled()
 def _with_ends(
-    data: Bytes,
-    begin: int,
-    head: int,
-    table: tuple[Bytes, Int32, Int32],
-    members: Int32,
-    scratch: tuple[Int32, Int32, UInt64],
-    passed: int,
+    data: Bytes, begin: int, head: int, store: Bytes, rows: UInt32, candidates: Int32, firsts: Int32, lasts: Int32
 ) -> int:
     """Keep the candidates where the last bytes of the head and of the group's only phrase fit; returns their number."""
-    store, starts, _ = table
-    candidates, groups, _ = scratch
-    for i in range(passed):
-        prefetch(starts, members[groups[i]])
-    for i in range(passed):
-        first, behind = members[groups[i]], members[groups[i] + 1]
-        middle = (first + behind) // 2
-        prefetch(store, starts[first])
-        prefetch(store, starts[middle])
-        prefetch(store, starts[middle + 1] - 1)
-        prefetch(store, starts[behind] - 1)
+    for i in range(len(candidates)):
+        first, last = firsts[i], lasts[i]
+        middle = (first + last) // 2
+        prefetch(store, rows[first, 1])
+        prefetch(store, rows[middle, 1])
+        prefetch(store, rows[middle + 1, 1] - 1)
+        prefetch(store, rows[last, 1] - 1)
     kept = 0
-    for i in range(passed):
-        at, first = begin + candidates[i], members[groups[i]]
-        start, stop = starts[first], starts[first + 1]
-        last = min(at + stop - start, len(data)) - 1
-        several = members[groups[i] + 1] - first > 1  # They may end elsewhere.
-        candidates[kept], groups[kept] = candidates[i], groups[i]
-        fits = (data[at + head - 1] == store[start + head - 1]) & (data[last] == store[stop - 1])
+    for i in range(len(candidates)):
+        at, first = begin + candidates[i], firsts[i]
+        start, stop = np.int64(rows[first, 1]), np.int64(rows[first + 1, 1])
+        end = min(at + stop - start, len(data)) - 1
+        candidates[kept], firsts[kept], lasts[kept] = candidates[i], first, lasts[i]
+        several = lasts[i] - first > 1  # They may end elsewhere.
+        fits = (data[at + head - 1] == store[start + head - 1]) & (data[end] == store[stop - 1])
         kept += int(several | fits)
     return kept
 
@@ -317,9 +347,9 @@ def find_phrases(
     ends: Int64,
     document: int,
     words: tuple[Int32, UInt64] | None,
-    table: tuple[Bytes, Int32, Int32],
-    length_class: tuple[int, UInt32, Int32, Int32, UInt64],
-    scratch: tuple[Int32, Int32, UInt64],
+    table: tuple[Bytes, UInt32],
+    length_class: tuple[int, Int32, UInt64],
+    scratch: tuple[Int32, UInt64],
     found: Int32,
 ) -> tuple[int, int]:
     """Find the phrases of a class that begin at `data[begin:end]`.
@@ -328,46 +358,49 @@ def find_phrases(
     document        the document at `begin`
     words           the positions to search, less `begin`, and the hashes of words that `find_words` wrote; None: search
                     all positions
-    table           store, begin, parent of the `PhraseTable`
+    table           store and rows of the `PhraseTable`
     length_class    the values of the `LengthClass`
     scratch         [positions + 1] each, overwritten
-    found           int32 [positions, 2], written: the longest phrase at a place, and the document
+    found           int32 [positions, 3], written: the longest phrase at a place, its parent, and the document
 
     Returns the number found, and the document at `end`.
     """
-    store, starts, parent = table
-    head, keys, members, directory, filter = length_class
-    candidates, groups, hashes = scratch
+    store, rows = table
+    head, directory, filter = length_class
+    candidates, hashes = scratch
+    firsts, lasts = np.empty(_AT_A_TIME + 1, np.int32), np.empty(_AT_A_TIME + 1, np.int32)
     if words is None:
         passed = _pass_filter(data, begin, min(end, len(data) - head + 1), head, filter, candidates)
         for i in range(passed):
             hashes[i] = _first_hash(data, begin + candidates[i], head)
         certain = head
     else:
-        passed = _pass_at_words(words, head, filter, scratch)
+        passed = _pass_at_words(words, head, filter, candidates, hashes)
         certain = 1
-    passed = _with_key((keys, members, directory), scratch, passed)
-    hit = _with_ends(data, begin, certain, table, members, scratch, passed)
     count = 0
-    for i in range(hit):
-        at = begin + candidates[i]
-        while ends[document] <= at:
-            document += 1
-        low, high, shared = members[groups[i]], members[groups[i] + 1], 0
-        before = low
-        while low < high:
-            middle = (low + high) // 2
-            same, behind = _behind(data, at, ends[document], store, starts[middle], starts[middle + 1])
-            if behind:
-                high = middle
-            else:
-                low, shared = middle + 1, same
-        phrase = low - 1 if low > before else -1
-        while phrase >= 0 and starts[phrase + 1] - starts[phrase] > shared:
-            phrase = parent[phrase]
-        if phrase >= 0:
-            found[count, 0], found[count, 1] = phrase, document
-            count += 1
+    for part in range(0, passed, _AT_A_TIME):
+        some = candidates[part : min(part + _AT_A_TIME, passed)]
+        some = some[: _with_key(rows, directory, some, hashes[part:], firsts, lasts)]
+        hit = _with_ends(data, begin, certain, store, rows, some, firsts, lasts)
+        for i in range(hit):
+            at = begin + some[i]
+            while ends[document] <= at:
+                document += 1
+            low, high, shared = firsts[i], lasts[i], 0
+            while low < high:
+                middle = (low + high) // 2
+                start, stop = np.int64(rows[middle, 1]), np.int64(rows[middle + 1, 1])
+                same, behind = _behind(data, at, ends[document], store, start, stop)
+                if behind:
+                    high = middle
+                else:
+                    low, shared = middle + 1, same
+            phrase = low - 1 if low > firsts[i] else -1
+            while phrase >= 0 and np.int64(rows[phrase + 1, 1]) - np.int64(rows[phrase, 1]) > shared:
+                phrase = parent_of(rows, phrase)
+            if phrase >= 0:
+                found[count, 0], found[count, 1], found[count, 2] = phrase, parent_of(rows, phrase), document
+                count += 1
     while document < len(ends) - 1 and ends[document] <= end:
         document += 1
     return count, document

@@ -14,7 +14,7 @@ each other. Equal hashes of other heads cost time and nothing else.
 A table of words does the same with words in place of bytes: heads have 1 to 4 words, and only the words of a text
 are positions. Each word is hashed once for all classes.
 
-All processes map the arrays from files, so memory holds them once. A phrase takes its own bytes and about 26 more.
+All processes map the arrays from files, so memory holds them once. A phrase takes its own bytes and about 22 more.
 """
 
 from __future__ import annotations
@@ -37,28 +37,26 @@ from pilekit.trace.phrase_kernel import (
     find_phrases,
     find_words,
     hash_heads,
+    parent_of,
 )
 from pilekit.workers.kernels import compiled
 
 HEADS, HEADS_OF_WORDS = (1, 2, 4, 8, 16), (1, 2, 3, 4)
 LONGEST_HEAD = 24
 LEAST_FILTER_BITS = 18
+NONE = np.uint32(0xFFFFFFFF)
 _SPACE = np.uint8(32)
 
 
 class LengthClass(NamedTuple):
-    """The phrases of one length class, in groups of equal hashes.
+    """The phrases of one length class.
 
     head        the bytes, or words, that are hashed
-    keys        32 bits of each group's hash, behind those of the directory, uint32
-    members     the first phrase of each group, and the end, int32
-    directory   the first group of each value of a hash's first bits, and the end, int32
+    directory   the first phrase of each value of a hash's first bits, and the end, int32
     filter      bits, by the hash of a head, uint64
     """
 
     head: int
-    keys: UInt32
-    members: Int32
     directory: Int32
     filter: UInt64
 
@@ -67,16 +65,15 @@ class PhraseTable(NamedTuple):
     """Different phrases in the order of length classes, hashes and bytes.
 
     store    their bytes, UTF-8
-    begin    where each begins in `store`, and the end, int32 [phrases + 1]
-    parent   the longest other phrase of its class that it begins with, or -1, int32
+    rows     32 bits of its hash, behind those of the directory; where it begins in `store`, in the last row the end;
+             the longest other phrase of its class that it begins with, or -1 as int32: uint32 [phrases + 1, 3]
     number   the number that it was given under, int32
     depth    the most phrases of one class that begin at one place
     at_words whether the phrases are words, each followed by a space, and only words are searched
     """
 
     store: Bytes
-    begin: Int32
-    parent: Int32
+    rows: UInt32
     number: Int32
     depth: int
     at_words: bool
@@ -90,37 +87,39 @@ class PhraseTable(NamedTuple):
         """
         stops: Int32 = ends.astype(np.int32)
         begins: Int32 = np.append(np.int32(0), stops[:-1])
-        size, first, classes, numbers = stops - begins, 0, list[LengthClass](), list[Int32]()
+        size, first, classes, numbers, keys = stops - begins, 0, list[LengthClass](), list[Int32](), list[UInt32]()
         heads, units = (HEADS_OF_WORDS, _count_words(data, begins, size)) if at_words else (HEADS, size)
         for head, longer in zip(heads, (*heads[1:], 1 << 31), strict=True):
             chosen = np.flatnonzero((units >= head) & (units < longer)).astype(np.int32)
             if len(chosen):
                 if head == HEADS[-1]:
                     head = min(LONGEST_HEAD, int(size[chosen].min()))
-                length_class, order = _length_class(data, begins, stops, chosen, head, at_words, first)
+                length_class, order, of_order = _length_class(data, begins, stops, chosen, head, at_words, first)
                 classes.append(length_class)
                 numbers.append(order)
+                keys.append(of_order)
                 first += len(order)
-        number = np.concatenate(numbers)
-        begin: Int32 = np.append(np.int32(0), np.cumsum(size[number], dtype=np.int32))
-        store, parent = np.empty(int(begin[-1]), np.uint8), np.full(len(number), -1, np.int32)
-        _gather(data, begins[number], begin[1:], store)
-        depth = max(_link_parents(store, begin, each.members, parent) for each in classes)
-        return cls(store, begin, parent, number, depth, at_words, tuple(classes))
+        number, rows = np.concatenate(numbers), np.zeros((first + 1, 3), np.uint32)
+        np.concatenate(keys, out=rows[:-1, 0])
+        np.cumsum(size[number], out=rows[1:, 1])
+        store, rows[:, 2] = np.empty(int(rows[-1, 1]), np.uint8), NONE
+        _gather(data, begins[number], rows, store)
+        depth = max(_link_parents(store, rows, each.directory) for each in classes)
+        return cls(store, rows, number, depth, at_words, tuple(classes))
 
     def find(self, data: Bytes, offsets: Int64, *, positions: int = 1 << 17) -> Iterator[Int32]:
-        """The longest phrase of each class at each place of documents, with the document's index; int32 [found, 2].
+        """The longest phrase of each class at each place of documents, its parent or -1, and the document's index.
 
-        The others that begin there are its ancestors. `data[offsets[i]:offsets[i + 1]]` is document i. A table of words
-        finds phrases behind a space alone.
+        int32 [found, 3]. The others that begin there are its ancestors. `data[offsets[i]:offsets[i + 1]]` is document
+        i. A table of words finds phrases behind a space alone.
 
         positions   how many are searched at a time, which is the most that an array has
         """
         ahead = HEADS_OF_WORDS[-1] - 1
-        starts, candidates, groups = np.empty((3, positions + 1), np.int32)
+        starts, candidates = np.empty((2, positions + 1), np.int32)
         of_word, hashes = np.empty((2, positions + 1 + ahead), np.uint64)
-        scratch, found = (candidates, groups, hashes), np.empty((positions, 2), np.int32)
-        table, ends, last, document = (self.store, self.begin, self.parent), offsets[1:], int(offsets[-1]), 0
+        scratch, found = (candidates, hashes), np.empty((positions, 3), np.int32)
+        table, ends, last, document = (self.store, self.rows), offsets[1:], int(offsets[-1]), 0
         for begin in range(int(offsets[0]), last, positions):
             end = min(begin + positions, last)
             words = None
@@ -136,8 +135,7 @@ class PhraseTable(NamedTuple):
         """Write the arrays into the folder."""
         arrays: dict[str, Any] = {
             "store": self.store,
-            "begin": self.begin,
-            "parent": self.parent,
+            "rows": self.rows,
             "number": self.number,
         }
         arrays["heads"] = np.array([self.depth, self.at_words, *(each.head for each in self.classes)])
@@ -158,14 +156,14 @@ class PhraseTable(NamedTuple):
         classes = tuple(
             LengthClass(head, *(array(f"{name}{head}") for name in LengthClass._fields[1:])) for head in heads
         )
-        store, begin, parent, number = map(array, cls._fields[:4])
-        return cls(store, begin, parent, number, depth, bool(at_words), classes)
+        store, rows, number = map(array, cls._fields[:3])
+        return cls(store, rows, number, depth, bool(at_words), classes)
 
 
 def _length_class(
     data: Bytes, begins: Int32, ends: Int32, chosen: Int32, head: int, at_words: bool, first: int
-) -> tuple[LengthClass, Int32]:
-    """The class of the chosen phrases, the first of which gets the number `first`, and their numbers in its order."""
+) -> tuple[LengthClass, Int32, UInt32]:
+    """The class of the chosen phrases, the first of which is row `first`; in its order their numbers and their keys."""
     hashes = np.empty(len(chosen), np.uint64)
     hash_heads(data, begins[chosen], head, at_words, hashes)
     order = np.argsort(hashes, kind="stable").astype(np.int32)
@@ -184,10 +182,9 @@ def _length_class(
         kept[begin:end] = [True, *(texts[after] != texts[before] for before, after in pairwise(members))]
     filter = np.zeros(1 << max(LEAST_FILTER_BITS, (32 * len(chosen)).bit_length() - 1) - 6, np.uint64)
     fill_filter(data, begins[chosen], head, at_words, filter)
-    members = np.append(np.int32(0), np.cumsum(kept, dtype=np.int32))[edges] + np.int32(first)
-    places = np.searchsorted(hashes[edges[:-1]] >> np.uint64(64 - bits), np.arange((1 << bits) + 1, dtype=np.uint64))
-    keys = keyed[edges[:-1]].astype(np.uint32)
-    return LengthClass(head, keys, members, places.astype(np.int32), filter), chosen[kept]
+    hashes, keyed = hashes[kept] >> np.uint64(64 - bits), keyed[kept].astype(np.uint32)
+    directory = np.searchsorted(hashes, np.arange((1 << bits) + 1, dtype=np.uint64)).astype(np.int32) + np.int32(first)
+    return LengthClass(head, directory, filter), chosen[kept], keyed
 
 
 @compiled()
@@ -201,39 +198,40 @@ def _count_words(data: Bytes, begins: Int32, sizes: Int32) -> Int32:
 
 
 @compiled()
-def _gather(data: Bytes, begins: Int32, ends: Int32, store: Bytes) -> None:
-    """Write pieces of `data` into `store`, one behind the other; `ends` are their ends there."""
+def _gather(data: Bytes, begins: Int32, rows: UInt32, store: Bytes) -> None:
+    """Write pieces of `data` into `store`, one behind the other, as far as the next row says."""
     to = 0
     for i in range(len(begins)):
         at = begins[i]
-        while to < ends[i]:
+        while to < rows[i + 1, 1]:
             store[to] = data[at]
             to += 1
             at += 1
 
 
 @compiled()
-def _link_parents(store: Bytes, begin: Int32, members: Int32, parent: Int32) -> int:
+def _link_parents(store: Bytes, rows: UInt32, directory: Int32) -> int:
     """Write the parents of the phrases of a class; returns the most phrases of a line of descent."""
-    deepest = 0
-    for group in range(len(members) - 1):
-        first, last = members[group], members[group + 1]
-        for phrase in range(first + 1, last):
+    deepest = 1
+    for place in range(len(directory) - 1):
+        for phrase in range(directory[place] + 1, directory[place + 1]):
+            if rows[phrase, 0] != rows[phrase - 1, 0]:
+                continue
             before, depth = phrase - 1, 1
-            while before >= 0 and not _begins_with(store, begin, phrase, before):
-                before = parent[before]
-            parent[phrase] = before
+            while before >= 0 and not _begins_with(store, rows, phrase, before):
+                before = parent_of(rows, before)
+            rows[phrase, 2] = np.uint32(before) if before >= 0 else NONE
             while before >= 0:
-                before, depth = parent[before], depth + 1
+                before, depth = parent_of(rows, before), depth + 1
             deepest = max(deepest, depth)
-    return max(deepest, 1)
+    return deepest
 
 
 @compiled()
-def _begins_with(store: Bytes, begin: Int32, phrase: int, other: int) -> bool:
-    first, second = begin[phrase], begin[other]
-    size = begin[other + 1] - second
-    if size > begin[phrase + 1] - first:
+def _begins_with(store: Bytes, rows: UInt32, phrase: int, other: int) -> bool:
+    first, second = np.int64(rows[phrase, 1]), np.int64(rows[other, 1])
+    size = np.int64(rows[other + 1, 1]) - second
+    if size > np.int64(rows[phrase + 1, 1]) - first:
         return False
     same = 0
     while same < size and store[first + same] == store[second + same]:

@@ -115,7 +115,7 @@ def test_phrases_of_words_are_counted_as_the_reference_counts_them(
     assert counted(*case, at_words=True) == expected(behind_spaces, documents, subsets)
     table = PhraseTable.build(arrays(phrases)[0], arrays(phrases)[1][1:], at_words=True)
     blocks = [
-        np.concatenate([np.zeros((0, 2)), *map(np.copy, table.find(*arrays(documents), positions=size))])
+        np.concatenate([np.zeros((0, 3)), *map(np.copy, table.find(*arrays(documents), positions=size))])
         for size in (positions, 1 << 16)
     ]
     assert sorted(blocks[0].tolist()) == sorted(blocks[1].tolist())
@@ -150,7 +150,7 @@ def test_a_phrase_that_occurs_often_takes_no_memory() -> None:
     for _ in range(100):
         counts.add(*arrays(["a" * 100_000]), np.zeros(1, np.int64))
     assert counts.rows().tolist() == [[0], [10_000_000], [100]]
-    assert len(counts._cells) == 4
+    assert len(counts._cells) == 6
 
 
 def test_only_what_follows_a_space_is_a_word() -> None:
@@ -165,5 +165,5 @@ def test_a_table_is_the_same_from_its_files(tmp_path: Path) -> None:
     loaded = PhraseTable.load(tmp_path)
     assert (loaded.depth, [one.head for one in loaded.classes]) == (2, [1, 2, 4, 8, 17])
     assert sorted(loaded.number.tolist()) == [0, 1, 2, 3, 4, 6]
-    for one, other in zip([*table[:6], *sum(table.classes, ())], [*loaded[:6], *sum(loaded.classes, ())], strict=True):
+    for one, other in zip([*table[:5], *sum(table.classes, ())], [*loaded[:5], *sum(loaded.classes, ())], strict=True):
         np.testing.assert_array_equal(one, other)
