@@ -1,8 +1,8 @@
 """`sort_out`: the artefacts at the given paths with the command that makes each, and the paths that are corpora.
 
 A pilekit folder is known by its header (`pilekit.json`), a result of `pilekit bpb` by `result.json`, a file of `pilekit
-trace` by the header in its metadata, and a saved output of `stats --json` or `verify --json` by its fields. Folders are
-searched for more of these. Everything else is a corpus, which a report counts.
+count` or `trace` by the header in its metadata, and a saved output of `stats --json` or `verify --json` by its fields.
+Folders are searched for more of these. Everything else is a corpus, which a report counts.
 
 An artefact holds the settings it was made with, but not the command line. So the command is written from the settings;
 CORPUS stands for an input whose path the artefact does not hold.
@@ -27,7 +27,8 @@ from pilekit.evaluate.results.result_folder import read_result
 from pilekit.report.corpus import read_output
 from pilekit.shards.verify.findings import some_names
 from pilekit.stats.result import CorpusStats
-from pilekit.trace.result_file import result_header
+from pilekit.trace.phrase_counts import PhraseCounts
+from pilekit.trace.result_file import RowsResult, result_header
 from pilekit.trace.traced_passages import TextTraces
 
 logger = message_logger(__name__)
@@ -42,9 +43,13 @@ KINDS = {
     "run": ("Training", "train"),
     "bpb": ("Bits per byte", "bpb"),
     "compared": ("Bits per byte", "bpb"),
+    "count": ("Counted phrases", "count"),
     "trace": ("Traced texts", "trace"),
 }
 """The kinds of artefacts in the order of the page, each with the title of its section and its command."""
+
+ROWS: dict[str, type[RowsResult]] = {"PHRASES": PhraseCounts, "TEXTS": TextTraces}
+"""The results in Parquet files, by what their commands are asked for."""
 
 WITH_HEADER = ("dedup", "cleaning", "decontamination", "substrings", "run")
 """The kinds that a folder's header names."""
@@ -163,11 +168,12 @@ def _artefact(file: Path, is_given: bool) -> Artefact | None:
         inputs = some_names(name.removeprefix("/") for name in header.inputs)  # an evaluation's name has a slash
         return Artefact(kind, folder, command, header, inputs, header.pilekit, is_given)
     if file.suffix == ".parquet":
-        traced = result_header(TextTraces, file)
-        if traced is None:
-            return None
-        command = shell_command("trace", "TEXTS", *_arguments(traced, folder), "--out", str(file))
-        return Artefact("trace", str(file), command, traced, some_names(traced.inputs), traced.pilekit, is_given)
+        for asked, answer in ROWS.items():
+            if (rows := result_header(answer, file)) is not None:
+                kind = answer.COMMAND
+                command = shell_command(kind, asked, *_arguments(rows, folder), "--out", str(file))
+                return Artefact(kind, str(file), command, rows, some_names(rows.inputs), rows.pilekit, is_given)
+        return None
     saved = read_output(file)
     if saved is None and is_given:
         raise PilekitError(
@@ -186,7 +192,7 @@ def shell_command(*words: str) -> str:
 
 FEW = 4
 """A command names at most this many shards. For more it names the folder that holds them."""
-_NOT_OPTIONS = ("seed", "bands", "rows", "write", "spellings", "texts")
+_NOT_OPTIONS = ("seed", "bands", "rows", "write", "spellings", "texts", "phrases")
 _NAMES = {"label_path": "label"}
 _STANDS_FOR = {"against": "EARLIER", "dedup": "EARLIER"}
 

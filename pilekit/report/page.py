@@ -1,9 +1,10 @@
 """`write_report`: artefacts in, one self-contained HTML file out, which opens from disk.
 
-collect.py sorts the paths into artefacts. The section module of a kind (corpus, dedup, cuts, training, bits, traces)
-turns an artefact into data for its template, `templates/KIND.html`, without any HTML but figures, which are inline SVG
-(figures.py). A corpus is hostile text. Every string passes through `visible` and jinja2's autoescape, so nothing
-becomes markup. The page's policy (CSP) allows no network, and no script but its own, which it names by its hash.
+collect.py sorts the paths into artefacts. The section module of a kind (corpus, dedup, cuts, training, bits, counts,
+traces) turns an artefact into data for its template, `templates/KIND.html`, without any HTML but figures, which are
+inline SVG (figures.py). A corpus is hostile text. Every string passes through `visible` and jinja2's autoescape, so
+nothing becomes markup. The page's policy (CSP) allows no network, and no script but its own, which it names by its
+hash.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pilekit.errors import PilekitError, counted, shortened, visible
 from pilekit.report.bits import compared_content, result_content
 from pilekit.report.collect import KINDS, Artefact, counted_corpus, left_out_if_found, sort_out
 from pilekit.report.corpus import corpus_content, with_shares_of
+from pilekit.report.counts import counts_content
 from pilekit.report.cuts import cleaning_content, cut_content
 from pilekit.report.dedup import dedup_content
 from pilekit.report.traces import traced_content
@@ -54,8 +56,8 @@ def write_report(
     """Write one HTML page that shows artefacts, and return the titles of its sections.
 
     paths      folders that `dedup`, `clean`, `decontaminate`, `substrings`, `train` or `bpb --out` wrote, files that
-               `trace --out` wrote, saved outputs of `stats --json` and `verify --json`, folders that hold such
-               artefacts, and corpora, which are counted
+               `count --out` or `trace --out` wrote, saved outputs of `stats --json` and `verify --json`, folders that
+               hold such artefacts, and corpora, which are counted
     out        the file; it replaces an older one, whole or not at all
     manifest   describes the corpora; the Pile's by default
     tokenizer  counts the tokens of corpora too: an argument of `load_tokenizer`
@@ -161,6 +163,8 @@ def _content(
             return training_content(Path(path), sampled_steps)
         case "bpb":
             return result_content(content, path)
+        case "count":
+            return counts_content(Path(path))
         case "trace":
             return traced_content(Path(path))
     return compared_content(content, path)

@@ -43,6 +43,15 @@ class PhraseCounts(RowsResult):
         """The summary, and as `counts` the `occurrences`, `documents` and `subsets` of each phrase."""
         return {**self.summary, "counts": self._rows()}
 
+    def most_frequent(self, count: int) -> list[dict[str, Any]]:
+        """The rows of up to `count` phrases, the most frequent first."""
+        return self.rows_at(np.argsort(-self.occurrences(), kind="stable")[:count].tolist())
+
+    def occurrences(self) -> Int64:
+        """The occurrences of each phrase, in the order of the rows."""
+        columns = [batch["occurrences"].to_numpy() for batch in self.batches(ROWS_PER_GROUP, ["occurrences"])]
+        return np.concatenate([np.zeros(0, np.int64), *columns])
+
     def _rows(self) -> dict[str, Any]:
         return {row.pop("phrase"): {**row, "subsets": _by_subset(row["subsets"])} for row in self.rows.to_pylist()}
 

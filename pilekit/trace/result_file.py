@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -74,6 +75,15 @@ class RowsResult(TableResult):
         """The first `count` rows, without reading the others."""
         batch = next(self.batches(count), None)
         return self.SCHEMA.empty_table() if batch is None else pa.Table.from_batches([batch])
+
+    def rows_at(self, numbers: Sequence[int], at_a_time: int = ROWS_PER_GROUP) -> list[dict[str, Any]]:
+        """The rows of these numbers, from 0, in this order, without reading more than `at_a_time` together."""
+        rows, before, sought = dict[int, dict[str, Any]](), 0, np.unique(numbers)
+        for batch in self.batches(at_a_time) if len(sought) else ():
+            here = sought[(sought >= before) & (sought < before + len(batch))]
+            rows |= zip(here.tolist(), batch.take(pa.array(here - before, pa.int64())).to_pylist(), strict=True)
+            before += len(batch)
+        return [rows[number] for number in numbers]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, type(self)):
@@ -159,6 +169,21 @@ def _finished_result(answer: type[Answer], path: Path, job: CorpusJob, parameter
         for _ in rows.iter_batches(ROWS_PER_GROUP):
             pass  # Damage is told here.
     logger.warning("already done: %s holds this result; to make it again, remove it first", path)
+    return _result_in(answer, path, header)
+
+
+def saved_result(answer: type[Answer], path: Path) -> Answer:
+    """The result in a finished file; PilekitError for any other file. Read its rows in `reading_rows`."""
+    header = result_header(answer, path)
+    if header is None:
+        command = answer.COMMAND
+        raise PilekitError(
+            f"{path}: is no result of pilekit {command}; name a file that `pilekit {command} --out` wrote"
+        )
+    return _result_in(answer, path, header)
+
+
+def _result_in(answer: type[Answer], path: Path, header: Header) -> Answer:
     return answer(_opened(path), header.results["summary"], SkippedLines.from_note(header.results))
 
 

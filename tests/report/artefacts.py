@@ -17,6 +17,7 @@ from pilekit.pipeline.cleaning import clean_corpus
 from pilekit.shards.read.reader import read
 from pilekit.shards.verify.verify import verify_corpus
 from pilekit.stats.summary import corpus_stats
+from pilekit.trace.count_phrases import count_phrases
 from pilekit.trace.trace_texts import trace_texts
 from pilekit.train.config.sections import DataConfig, ModelConfig, TrainConfig, TrainSection
 from pilekit.train.log.metrics import StepBitsPerByte, StepLog, StepMetrics, StepSample
@@ -118,6 +119,9 @@ def artefacts(folder: Path, labels: list[str]) -> Path:
     (made / "verify.json").write_text(json.dumps(verify_corpus(Corpus(corpus)).to_dict()))
     generated = [f"so {first} {HOSTILE[0]}", first.upper(), "never seen " * 20]
     trace_texts(corpus, generated, made / f"traces {HOSTILE[1]}.parquet".replace("/", ""), words=4, common=30, jobs=1)
+    count_phrases(
+        corpus, [*HOSTILE, "the", "never seen"], made / f"counts {HOSTILE[1]}.parquet".replace("/", ""), jobs=1
+    )
     run_folder(made / "run", labels)
     shard = held_out(folder / "held-out")
     for step, seed in ((10, 0), (20, 1)):

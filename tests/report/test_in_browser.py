@@ -30,8 +30,8 @@ def test_it_opens_without_an_error_and_without_a_request(opened: Any) -> None:
     assert opened.execute_script(f"return {requests}") == []
     titles = opened.execute_script("return [...document.querySelectorAll('h2')].map(one => one.textContent)")
     assert titles[0] == "Corpus"
-    assert titles[-2:] == ["Traced texts", "Sources"]
-    assert len(titles) == 9
+    assert titles[-3:] == ["Counted phrases", "Traced texts", "Sources"]
+    assert len(titles) == 10
 
 
 def test_nothing_hostile_runs_or_becomes_markup(opened: Any) -> None:

@@ -120,7 +120,7 @@ def test_every_part_links_to_its_source_a_command_that_the_command_line_takes(pa
         re.findall('class="artefact wide"|class="wide message"', text)
     )
     texts = re.findall(r'<li id="source-(\d+)"[^>]*><code>(.*?)</code>', text)
-    assert [int(number) for number, _ in texts] == list(range(1, 12))
+    assert [int(number) for number, _ in texts] == list(range(1, 13))
     made_from = re.findall(r"made from (.*?); pilekit", text)
     assert sum("quiz" in names for names in made_from) == 1
     assert not any(name.startswith("/") for names in made_from for name in names.split(", "))
@@ -252,7 +252,7 @@ def test_lost_texts_are_not_shown_and_a_damaged_artefact_is_an_error_if_given_an
 
 def test_artefacts_are_found_once_whatever_is_given(made: Path) -> None:
     kinds = ["bpb"] * 2 + ["compared", "cleaning", "decontamination", "run", "stats", "substrings", "dedup"]
-    kinds += ["trace", "verify"]
+    kinds += ["count", "trace", "verify"]
     assert sorted(one.kind for one in sort_out([made], [])[0]) == sorted(kinds)
     twice, corpora = sort_out([made, made / "unique", made / "bpb-10" / "result.json", made / "stats.json"], [])
     assert (len(twice), corpora) == (len(kinds), [])

@@ -22,8 +22,8 @@ def command(
     """Show corpora, and results made from them, on one HTML page.
 
     DIR is a folder that `dedup`, `clean`, `decontaminate`, `substrings`, `train` or `bpb --out` wrote, a file of
-    `trace --out`, a saved output of `stats --json` or `verify --json`, or a folder that holds some of these. Anything
-    else is a corpus, which is counted. The page is one file. It needs no network and opens from disk.
+    `count --out` or `trace --out`, a saved output of `stats --json` or `verify --json`, or a folder that holds some of
+    these. Anything else is a corpus, which is counted. The page is one file. It needs no network and opens from disk.
 
     \b
     Example:
