@@ -1,140 +1,114 @@
-"""The maximal passages of given texts that documents have: what a shard holds, and the sum of all shards.
+"""`MaximalPassages`: the maximal passages of given texts that a corpus has, added up from its shards.
 
-`ShardPassages` takes in batches. It keeps counts for each state of the `RunAutomaton`, and the places of few documents
-for states that documents have met. At the end only the states of passages that are maximal in this shard are kept,
-because a passage that is maximal in the corpus is maximal in each shard that holds it. So a result grows with the
-texts and not with the corpus. `joined` adds up the shards in their order.
+The numbers of all shards are added up first. They say which passages are maximal. Then the places are read, those of
+some thousand passages at a time, in the order of the texts. So memory holds no more places than that, however many
+passages there are, and each shard's files are open only while they are read.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
-from pilekit.cutting.ngrams import NGrams
-from pilekit.cutting.words import Int64, characters_before
-from pilekit.documents import DocumentBatch
+from pilekit.cutting.words import Int64
 from pilekit.trace.run_automaton import RunAutomaton
+from pilekit.trace.shard_passages import Place, places_at, places_file
 
-WORDS_AROUND = 8
-_CHARACTERS_AROUND = 400
-
-
-class Place(msgspec.Struct, array_like=True):
-    """Where a document has a passage first: characters in it, the words before, the exact text, the words behind."""
-
-    number: int
-    subset: str
-    start: int
-    end: int
-    before: str
-    text: str
-    after: str
-
-
-class StatePlaces(msgspec.Struct, array_like=True):
-    """The longest string of a state that documents have, their number, and the places of the first few."""
-
-    state: int
-    windows: int
-    documents: int
-    places: list[Place]
+_PLACES_AT_A_TIME = 1 << 15
 
 
 class MaximalPassage(NamedTuple):
-    """Words `begin` to `end` of a text, the documents that have them, and the places of the first by shard."""
+    """Words `begin` to `end` of a text, the documents that have them, and the places of the first by shard.
 
-    text: int
+    new   words that stand in no earlier passage of the text
+    """
+
     begin: int
     end: int
+    new: int
     documents: int
     places: list[tuple[str, Place]]
 
 
-class ShardPassages:
-    """The passages that the documents of one shard share with the texts.
-
-    most     so many documents are listed for each
-    common   no document is listed for a passage that more have; 0: some for each
-    """
-
-    def __init__(self, ngrams: NGrams, automaton: RunAutomaton, most: int, common: int):
-        self._ngrams, self._automaton, self._most, self._common = ngrams, automaton, most, common
-        self._met, self._documents = automaton.unmet(), 0
-        self._places: dict[int, tuple[int, list[Place]]] = {}
-
-    def add(self, batch: DocumentBatch) -> None:
-        """Take in the documents of a batch."""
-        hits = self._ngrams.find(batch)
-        documents, _, begins, ends, _ = hits.T
-        runs = np.ascontiguousarray(hits.T[[0, 1, 4]])
-        states, windows, last = self._automaton.match(runs, self._documents, self._met, self._most)
-        self._documents += len(batch)
-        if not len(states):
-            return
-        data, offsets = batch.utf8()
-        document, begin, end = documents[last], begins[last - windows + 1], ends[last]
-        places, inverse = np.unique(np.concatenate([offsets[document], begin, end]), return_inverse=True)
-        origin, start, stop = characters_before(data, places)[inverse].reshape(3, -1)
-        columns = states, windows, document, start - origin, stop - origin
-        for state, count, index, start_at, end_at in zip(*(column.tolist() for column in columns), strict=True):
-            kept, of_state = self._places.get(state, (0, []))
-            if kept != count:
-                self._places[state] = count, (of_state := [])
-            of_state.append(_place(batch, index, start_at, end_at))
-
-    def result(self, first: Int64) -> list[StatePlaces]:
-        """The states of the passages that are maximal in this shard, ascending.
-
-        first   the first window of each text, and the end
-        """
-        states = np.unique(self._automaton.maximal(first, self._met.windows)[3]).tolist()
-        return [
-            StatePlaces(state, windows, documents, [] if documents > self._common > 0 else places)
-            for state, documents in zip(states, self._met.documents[states].tolist(), strict=True)
-            for windows, places in [self._places[state]]
-        ]
-
-
-def _place(batch: DocumentBatch, index: int, start: int, end: int) -> Place:
-    text = batch.texts[index]
-    before = text[max(0, start - _CHARACTERS_AROUND) : start].split()[-WORDS_AROUND:]
-    after = text[end : end + _CHARACTERS_AROUND].split(None, WORDS_AROUND)[:WORDS_AROUND]
-    subset, number = batch.subsets[index], int(batch.numbers[index])
-    return Place(number, subset, start, end, " ".join(before), text[start:end], " ".join(after))
-
-
-def joined(
-    automaton: RunAutomaton,
-    first: Int64,
-    ngram: int,
-    shards: Iterable[tuple[str, list[StatePlaces]]],
-    most: int,
-    common: int,
-) -> Iterator[MaximalPassage]:
+class MaximalPassages:
     """The maximal passages of all texts, by text and first word.
 
-    shards         the name of each shard in the corpus's order, and its result
-    most, common   those of `ShardPassages`
+    numbers     the text of each, int64 [passages]
+    documents   the documents that have each, int64 [passages]
+    new         words of each that stand in no earlier passage of its text, int64 [passages]
     """
-    met, places = automaton.unmet(), dict[int, list[tuple[str, Place]]]()
-    for shard, states in shards:
-        for here in states:
-            state = here.state
-            if here.windows > met.windows[state]:
-                met.windows[state], met.documents[state], places[state] = here.windows, 0, []
-            if here.windows == met.windows[state]:
-                met.documents[state] += here.documents
-                places[state] += [(shard, place) for place in here.places[: most - len(places[state])]]
-                if met.documents[state] > common > 0:
-                    places[state] = []
-    for text, begin, last, state in automaton.maximal(first, met.windows).T[::-1].tolist():
-        yield MaximalPassage(text, begin, last + ngram, int(met.documents[state]), places[state])
+
+    def __init__(
+        self,
+        automaton: RunAutomaton,
+        first: Int64,
+        ngram: int,
+        shards: Sequence[tuple[str, Path]],
+        most: int,
+        common: int,
+    ):
+        """The sum of the shards.
+
+        first          the first window of each text, and the end
+        ngram          words of a window
+        shards         the name of each shard in the corpus's order, and the file that `ShardPassages` wrote
+        most, common   those of `ShardPassages`
+        """
+        met = automaton.unmet()
+        for _, path in shards:
+            states, windows, documents, _ = np.load(path)
+            is_longer = windows > met.windows[states]
+            met.windows[states[is_longer]], met.documents[states[is_longer]] = windows[is_longer], 0
+            is_same = windows == met.windows[states]
+            met.documents[states[is_same]] += documents[is_same]
+        self.numbers, self._begins, last, self._states = automaton.maximal(first, met.windows)[:, ::-1]
+        self._ends = last + ngram
+        before = np.where(np.diff(self.numbers, prepend=-1) == 0, np.append(0, self._ends[:-1])[: len(last)], 0)
+        self.new = self._ends - np.maximum(self._begins, before)
+        self.documents, self._windows = met.documents[self._states], met.windows
+        self._shards, self._most, self._common = shards, most, common
+
+    def by_text(self, texts: int) -> Iterator[list[MaximalPassage]]:
+        """The passages of each of so many texts; of a common passage no place is given."""
+        bounds = np.searchsorted(self.numbers, np.arange(texts + 1))
+        at_a_time, text = max(1, _PLACES_AT_A_TIME // self._most), 0
+        while text < texts:
+            stop = max(text + 1, int(np.searchsorted(bounds, bounds[text] + at_a_time, "right")) - 1)
+            some = slice(bounds[text], bounds[stop])
+            is_listed = (self.documents[some] <= self._common) | (self._common == 0)
+            places = self._places(np.unique(self._states[some][is_listed]))
+            columns = self._begins, self._ends, self.new, self.documents, self._states
+            rows = zip(*(column[some].tolist() for column in columns), strict=True)
+            passages = [
+                MaximalPassage(begin, end, new, documents, places.get(state, []))
+                for begin, end, new, documents, state in rows
+            ]
+            for begin, end in zip(bounds[text:stop], bounds[text + 1 : stop + 1], strict=True):
+                yield passages[begin - some.start : end - some.start]
+            text = stop
+
+    def _places(self, states: Int64) -> dict[int, list[tuple[str, Place]]]:
+        """The first places of each of these states, which are ascending."""
+        found: dict[int, list[tuple[str, Place]]] = {state: [] for state in states.tolist()}
+        for shard, path in self._shards:
+            of_shard, windows, _, ends = np.load(path)
+            at = np.searchsorted(of_shard, states)
+            at = at[at < len(of_shard)]
+            is_there = (of_shard[at] == states[: len(at)]) & (windows[at] == self._windows[states[: len(at)]])
+            if not is_there.any():
+                continue
+            with places_file(path).open("rb") as file:
+                for place in at[is_there].tolist():
+                    kept = found[int(of_shard[place])]
+                    if len(kept) < self._most:
+                        here = places_at(file, int(ends[place - 1]) if place else 0, int(ends[place]))
+                        kept += [(shard, one) for one in here[: self._most - len(kept)]]
+        return found
 
 
 def is_exact(passage: str, place: str) -> bool:

@@ -1,6 +1,7 @@
 """`trace_texts`: the passages of given texts that also stand in a corpus, in one pass.
 
-    texts -> NGrams, RunAutomaton, in files -> the passages of each shard -> all shards together -> a Parquet file
+    texts -> NGrams, RunAutomaton, in files -> the passages of each shard, in files -> all shards together
+          -> a Parquet file
 
 The work is a folder job, in OUT.unfinished/ until OUT is there. All processes map its tables, and a finished shard is
 not read again.
@@ -8,15 +9,15 @@ not read again.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial, reduce
 from pathlib import Path
 from typing import Annotated, Any, Unpack
 
 import msgspec
+import numpy as np
 
-from pilekit.artifacts.atomic_write import write_atomically
 from pilekit.artifacts.checked import checked
 from pilekit.artifacts.job_folder import Output
 from pilekit.corpus import Corpus, Described, Shard, Source, subsets_or_all
@@ -33,10 +34,11 @@ from pilekit.shards.read.read_errors import SkippedLines
 from pilekit.shards.read.reader import Reading, read
 from pilekit.shards.work import PartWork, takes
 from pilekit.trace.given_texts import given_texts, hash_of
-from pilekit.trace.maximal_passages import MaximalPassage, ShardPassages, StatePlaces, joined
+from pilekit.trace.maximal_passages import MaximalPassages
 from pilekit.trace.result_file import Content, rows_result
 from pilekit.trace.run_automaton import RunAutomaton
-from pilekit.trace.traced_passages import TextTraces, covered_words, trace_rows
+from pilekit.trace.shard_passages import ShardPassages
+from pilekit.trace.traced_passages import TextTraces, trace_rows
 from pilekit.workers import Advance
 
 
@@ -111,33 +113,31 @@ def _trace(
     needs = [*ngrams.save(folder / "windows"), *automaton.save(folder / "automaton")]
     ngrams, automaton = NGrams.load(folder / "windows"), RunAutomaton.load(folder / "automaton")
     reading = partial(read, subsets=subsets, on_error=job.on_error, manifest=corpus.manifest)
-    trace = partial(trace_shard, reading=reading, documents=documents, common=common, needs=needs)
+    scratch = job.own_scratch(folder)
+    trace = partial(trace_shard, reading=reading, documents=documents, common=common, needs=needs, scratch=scratch)
     notes = job.process_unfinished(trace)
     read_documents: dict[str, int] = reduce(add_counts, (note["subsets"] for note in notes.values()), {})
     if job.part is None:
         check_label(corpus, read_documents, subsets, discard=job.output.discard)
-    shards = (
-        (name, msgspec.msgpack.decode(_path(job.output, name).read_bytes(), type=list[StatePlaces])) for name in notes
-    )
-    passages = defaultdict[int, list[MaximalPassage]](list)
-    for passage in joined(automaton, ngrams.first, words, shards, documents, common):
-        passages[long_enough[passage.text]].append(passage)
+    shards = [(name, _path(job.output, name)) for name in notes]
+    passages = MaximalPassages(automaton, ngrams.first, words, shards, documents, common)
+    passages.numbers = np.array(long_enough)[passages.numbers]
     skipped = SkippedLines.from_notes(notes, job.shards)
-    covered = sum(map(covered_words, passages.values()))
+    covered = int(passages.new.sum())
     summary = {
         "texts": len(texts),
-        "found": len(passages),
+        "found": len(np.unique(passages.numbers)),
         "words": sum(counts),
         "covered": covered,
         "coverage": covered / sum(counts),
-        "passages": sum(map(len, passages.values())),
-        "common": sum(passage.documents > common > 0 for of_text in passages.values() for passage in of_text),
+        "passages": len(passages.numbers),
+        "common": int(np.count_nonzero(passages.documents > common)) if common else 0,
         "documents": sum(read_documents.values()),
         "others": sum(note["others"] for note in notes.values()),
         "skipped": skipped.count,
         "subsets": dict(sorted(read_documents.items(), key=lambda item: (-item[1], item[0]))),
     }
-    return Content(trace_rows(texts, counts, passages, common), summary, skipped)
+    return Content(trace_rows(texts, counts, passages.by_text(len(texts)), common), summary, skipped)
 
 
 def trace_shard(
@@ -150,23 +150,22 @@ def trace_shard(
     documents: int,
     common: int,
     needs: Sequence[Path],
+    scratch: Path,
     share: Share,
 ) -> None:
     """Find the passages in one shard, write them, and note its documents by subset."""
     await_files(needs)
-    path, read_documents = _path(output, shard.name), Counter[str]()
-    ngrams = NGrams.load(output.folder / "windows")
-    passages = ShardPassages(ngrams, RunAutomaton.load(output.folder / "automaton"), documents, common)
+    read_documents, ngrams = Counter[str](), NGrams.load(output.folder / "windows")
+    passages = ShardPassages(ngrams, RunAutomaton.load(output.folder / "automaton"), documents, common, scratch)
     with reading(shard, advance=advance, ahead=share.ahead) as reader:
         for batch in reader:
             read_documents.update(batch.subsets)
             check_labels(read_documents)
             passages.add(batch)
     inputs.check(shard)
-    with write_atomically(path) as file:
-        file.write(msgspec.msgpack.encode(passages.result(ngrams.first)))
-    output.note(shard.name, {"subsets": dict(read_documents), **reader.skip_counts()}, path)
+    files = passages.write(ngrams.first, _path(output, shard.name))
+    output.note(shard.name, {"subsets": dict(read_documents), **reader.skip_counts()}, *files)
 
 
 def _path(output: Output, shard: str) -> Path:
-    return output.path(f"passages/{shard}", ".msgpack")
+    return output.path(f"passages/{shard}", ".npy")

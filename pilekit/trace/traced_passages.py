@@ -65,7 +65,7 @@ class TextTraces(RowsResult):
         columns = [batch["covered"].to_numpy() for batch in self.batches(_ROWS_PER_GROUP, ["covered"])]
         covered = np.concatenate([np.zeros(0, np.int64), *columns])
         numbers = np.argsort(-covered, kind="stable")[:count]
-        return self._rows_of(numbers[covered[numbers] > 0].tolist())
+        return self.rows_at(numbers[covered[numbers] > 0].tolist(), _ROWS_PER_GROUP)
 
     def longest(self, count: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """Up to `count` passages, the longest first, each behind the row of its text."""
@@ -80,17 +80,8 @@ class TextTraces(RowsResult):
         if not len(order):
             return []
         numbers = np.concatenate(texts)[order].tolist()
-        rows = zip(self._rows_of(numbers), np.concatenate(places)[order].tolist(), strict=True)
+        rows = zip(self.rows_at(numbers, _ROWS_PER_GROUP), np.concatenate(places)[order].tolist(), strict=True)
         return [(row, row["passages"][place]) for row, place in rows]
-
-    def _rows_of(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """The rows of these texts."""
-        rows, before, sought = dict[int, dict[str, Any]](), 0, np.unique(numbers)
-        for batch in self.batches(_ROWS_PER_GROUP):
-            here = sought[(sought >= before) & (sought < before + len(batch))]
-            rows |= zip(here.tolist(), batch.take(pa.array(here - before, pa.int64())).to_pylist(), strict=True)
-            before += len(batch)
-        return [rows[number] for number in numbers]
 
     def table(self) -> FittedTable[int]:
         """A row per passage, the longest first."""
@@ -134,17 +125,8 @@ def first_place(passage: Mapping[str, Any]) -> str:
     return f"{places[0]['shard']} {places[0]['number']}" if places else DASH
 
 
-def covered_words(passages: Sequence[MaximalPassage]) -> int:
-    """The words of a text that stand in its passages, which are in order."""
-    covered, before = 0, 0
-    for passage in passages:
-        covered += passage.end - max(before, passage.begin)
-        before = passage.end
-    return covered
-
-
 def trace_rows(
-    texts: Sequence[str], words: Sequence[int], passages: Mapping[int, Sequence[MaximalPassage]], common: int
+    texts: Sequence[str], words: Sequence[int], passages: Iterator[Sequence[MaximalPassage]], common: int
 ) -> Iterator[pa.RecordBatch]:
     """The rows of texts of so many words, each with its passages in order.
 
@@ -152,7 +134,7 @@ def trace_rows(
     """
     for begin in range(0, len(texts), _ROWS_PER_GROUP):
         numbers = range(begin, min(begin + _ROWS_PER_GROUP, len(texts)))
-        rows = [_row(number, texts[number], words[number], passages.get(number, ()), common) for number in numbers]
+        rows = [_row(number, texts[number], words[number], next(passages), common) for number in numbers]
         yield pa.RecordBatch.from_pylist(rows, SCHEMA)
 
 
@@ -164,11 +146,11 @@ def _row(number: int, text: str, words: int, passages: Sequence[MaximalPassage],
         is_common = passage.documents > common > 0
         places = [
             {"shard": shard, "exact": is_exact(text[start:end], place.text), **msgspec.structs.asdict(place)}
-            for shard, place in (() if is_common else passage.places)
+            for shard, place in passage.places
         ]
         counts = {"words": passage.end - passage.begin, "documents": passage.documents, "common": is_common}
         listed.append({"start": start, "end": end, **counts, "places": places})
     listed.sort(key=lambda passage: -passage["words"])
-    covered = covered_words(passages)
+    covered = sum(passage.new for passage in passages)
     shown = {"number": number, "words": words, "covered": covered, "coverage": covered / words if words else 0.0}
     return {**shown, "text": text, "passages": listed}

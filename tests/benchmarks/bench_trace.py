@@ -51,8 +51,8 @@ TABLES = """
 from pathlib import Path
 from pilekit.cutting.ngrams import NGrams
 from pilekit.cutting.words import compacted
-from pilekit.trace.maximal_passages import ShardPassages
 from pilekit.trace.run_automaton import RunAutomaton
+from pilekit.trace.shard_passages import ShardPassages
 ngrams = NGrams.build((compacted(json.loads(line)["text"]) for line in open(TRACED)), 8)
 automaton = RunAutomaton.build(ngrams.numbers, ngrams.first, len(ngrams.keys))
 for batch in batches:
@@ -67,11 +67,13 @@ measure(work, batches, amount, batches[:1])
 """
 
 PASSAGES = """
+import tempfile
 def work(batches):
-    passages = ShardPassages(ngrams, automaton, 10, 1000)
-    for batch in batches:
-        passages.add(batch)
-    passages.result(ngrams.first)
+    with tempfile.TemporaryDirectory() as folder:
+        passages = ShardPassages(ngrams, automaton, 10, 1000, Path(folder))
+        for batch in batches:
+            passages.add(batch)
+        passages.write(ngrams.first, Path(folder, "rows.npy"))
 measure(work, batches, amount, batches[:1])
 """
 

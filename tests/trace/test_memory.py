@@ -1,7 +1,8 @@
-"""A million phrases under a limit of the process's memory: 64 bytes a phrase, and 100 MB."""
+"""Limits of memory: 64 bytes for each of a million phrases, and 100 MB; none for the places of traced passages."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +16,9 @@ from tests.memory_limit import NO_HOLES
 from tests.shards.making import record
 
 PHRASES = 1_000_000
+
+TRACED, PLACES = 10_000, 40
+"""Texts, and documents that have each."""
 
 RUN = """
 import sys
@@ -50,3 +54,35 @@ def test_a_million_phrases_take_64_bytes_each_and_100_mb(tmp_path: Path, by: str
     command = [sys.executable, "-c", RUN, str(tmp_path), by, str(PHRASES)]
     done = subprocess.run(command, check=False, env=os.environ | NO_HOLES, capture_output=True, text=True)
     assert done.stdout.split("\n")[1:] == [f"{PHRASES} {PHRASES} 2", ""], done.stderr[-2000:]
+
+
+TRACE = """
+import sys
+from pathlib import Path
+from pilekit import trace_texts
+from tests.memory_limit import limit_memory
+
+folder, options = Path(sys.argv[1]), {"documents": int(sys.argv[2]), "common": 0, "jobs": 1}
+trace_texts(folder / "data.jsonl.zst", ["a b c d e f g h"], folder / "warm-up.parquet", **options)
+limit_memory(100_000_000)
+traces = trace_texts(folder / "data.jsonl.zst", folder / "texts.jsonl", folder / "traces.parquet", **options)
+rows = (row for batch in traces.batches(128) for row in batch.to_pylist())
+places = sum(len(passage["places"]) for row in rows for passage in row["passages"])
+print(traces.summary["passages"], places)
+"""
+
+
+@pytest.mark.slow
+def test_places_of_passages_take_no_memory_however_many_there_are(tmp_path: Path) -> None:
+    """All places together take 250 MB as objects."""
+    words = [f"{number * 7919 % 999_983:x}" for number in range(8 * TRACED)]
+    texts = [" ".join(words[at : at + 8]) for at in range(0, len(words), 8)]
+    with (tmp_path / "texts.jsonl").open("w") as file:
+        file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
+    with ShardWriter(tmp_path / "data.jsonl.zst") as writer:
+        for _ in range(PLACES):
+            for begin in range(0, TRACED, 100):
+                writer.write_lines([record(" and some more words ".join(texts[begin : begin + 100]), "A")])
+    command = [sys.executable, "-c", TRACE, str(tmp_path), str(PLACES)]
+    done = subprocess.run(command, check=False, env=os.environ | NO_HOLES, capture_output=True, text=True)
+    assert done.stdout.split() == [str(TRACED), str(TRACED * PLACES)], done.stderr[-2000:]
