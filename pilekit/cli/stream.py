@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilekit.cli.display.output import print_fitted, terminal
-from pilekit.cli.options import Described, corpus_argument, exact_subsets, lanes, repeats, setting_options
+from pilekit.cli.options import Described, Similarity, corpus_argument, exact_subsets, lanes, repeats, setting_options
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.display.progress import count_progress, waiting
 from pilekit.errors import PilekitError, counted, shortened
@@ -34,13 +34,14 @@ SHOWN_ROWS = 3
 @setting_options(
     StreamSettings,
     *("tokenizer", "seq_len", "batch_size", "global_batch_size", "world_size", "packing", "window", "lanes", "seed"),
-    *("repeats", "weights", "dedup", "on_error"),
+    *("repeats", "weights", "dedup", "copies", "copies_max", "on_error"),
     tokenizer={"metavar": "F"},
     world_size={"help": "Number of ranks; this is rank 0.", "default": 1},
     lanes={"type": lanes, "metavar": "R,M"},
     repeats={"type": repeats, "metavar": "NAME=X,..."},
     weights={"type": repeats, "metavar": "NAME=X,..."},
     dedup={"type": click.Path(path_type=Path), "metavar": "DIR"},
+    copies={"type": Similarity(0, 1), "metavar": "A"},
 )
 @click.option(
     "--state",
@@ -85,7 +86,8 @@ def command(
     options = {name: value for name, value in options.items() if value is not None}
     if (subsets := exact_subsets(options.pop("subsets", None), corpus)) is not None:
         options["subsets"] = subsets
-    mixture = RowSettings(subsets=subsets, repeats=options.get("repeats"), weights=options.get("weights"))
+    given = {name: options[name] for name in ("repeats", "weights", "dedup", "copies") if name in options}
+    mixture = RowSettings(subsets=subsets, **given)
     exact_mixture(mixture, corpus.manifest)  # Find a wrong name before torch is imported.
     if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
         options["epochs"] = 1

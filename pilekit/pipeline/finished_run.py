@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pilekit.artifacts.header import Header, finished_header
 from pilekit.errors import PilekitError
@@ -35,6 +35,11 @@ class FinishedRunStage(DocumentStage):
     def identity(self) -> str:
         """A hash of all that the run's result depends on."""
         return self._header().identity
+
+    def is_of(self, parameters: dict[str, Any], inputs: dict[str, Any]) -> bool:
+        """Whether the run has these settings and inputs."""
+        header = self._header()
+        return (header.parameters, header.inputs) == (parameters, inputs)
 
     def _header(self) -> Header:
         return finished_header(self.folder, self.kind, self.command)

@@ -22,6 +22,8 @@ class Explanation(dict[str, Any]):
     rows, columns, lanes, unit
     window                       None for a stream without a tokenizer
     repeats                      {subset: uses of its documents per epoch}, where it is not 1
+    copies, copies_max           how the copies that a dedup removed count; 0: not at all
+    uses                         with copies: the sum of all documents' weights, before `repeats`; else None
     documents                    the number selected; None under the sequential plan, known only by reading
     global_batch_size, batch_size, grad_accum, rank, world_size
     world_sizes                  the valid world sizes
@@ -44,11 +46,13 @@ class Explanation(dict[str, Any]):
         kind, verb = ("documents", "read") if self["window"] is None else ("windows", "tokenized")
         again = counted(self["restore_documents"], "document is", "documents are")
         memory = f"{self['memory_per_rank'] / 1e6:,.0f} MB"
+        weighed = "size of cluster ^ {copies:g}, at most {copies_max}: {uses:,.10g} uses per epoch, before repeats"
         sizes = "batch_size {batch_size} x grad_accum {grad_accum} x world_size {world_size}"
         return [
             ("plan", "{plan}: {reason}".format_map(texts)),
             ("order", self["order"]),
             *([("sequence", "; ".join(parts))] if parts else []),
+            *([("copies", weighed.format_map(self))] if self["uses"] is not None else []),
             *([("repeats", ", ".join(f"{name} {factor:g}" for name, factor in repeats.items()))] if repeats else []),
             ("lanes", f"{counted(self['rows'], 'row')} x {counted(self['columns'], 'column')} = {self['lanes']}"),
             ("step", f"{counted(self['global_batch_size'], 'sample')}: " + sizes.format_map(texts)),
@@ -91,6 +95,9 @@ def explain(selected: StreamDocuments, share: Share, unit: int, window: int | No
         unit=unit,
         window=window,
         repeats=dict(selected.repeats),
+        copies=0.0 if selected.clusters is None else selected.clusters.copies,
+        copies_max=None if selected.clusters is None else selected.clusters.copies_max,
+        uses=selected.uses,
         documents=selected.count,
         global_batch_size=grid.global_batch_size,
         batch_size=share.batch_size,

@@ -27,6 +27,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from pilekit.artifacts.checked import checked
 from pilekit.artifacts.settings import FromZero, of_setting, takes_settings
+from pilekit.dedup.cluster_weights import ClusterWeights
 from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.display.progress import Reached, byte_progress
 from pilekit.display.wrong_names import NearestNames
@@ -116,6 +117,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
             repeats=self.repeats,
             filters=checked_filters(settings.filters),
             dedup=masks,
+            clusters=ClusterWeights(masks, settings.copies, settings.copies_max) if masks and settings.copies else None,
             seed=settings.seed,
             shuffle=settings.shuffle,
             shuffle_block=settings.shuffle_block,

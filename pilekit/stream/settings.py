@@ -47,6 +47,12 @@ class RowSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
     dedup: str | Path | None = None
     """Folder of a finished `pilekit dedup`, whose removed documents are left out."""
+    copies: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """With `dedup`: a kept document with s - 1 removed copies counts s to this power, from 0 to 1. 0 uses it once, 1 as
+    often as it and its copies stood in the corpus, 0.5 the square root of that. Fractions are treated as by `repeats`,
+    and factors of `repeats` multiply it. It needs random access."""
+    copies_max: Count = 100
+    """The most uses of a document by `copies`."""
     on_error: Literal["raise", "skip"] = "raise"
     """How to treat a bad line: "raise" stops and names the line, "skip" leaves it out and counts it."""
     packing: Packing = "best_fit"

@@ -37,6 +37,7 @@ class Plan:
 
     shards   names of all shards of the corpus, sorted
     unit     by default the value of a new run
+    weights  of documents by (shard, number), where not 1; a unit has the copies that its heaviest document needs
     most_tokens   a window with so many tokens takes no further document
     in_turn  the sequential plan: lanes of whole shards, in another order in each epoch, whose documents are permuted
              inside blocks of `shuffle_block` lines
@@ -53,6 +54,7 @@ class Plan:
     unit: int | None = None
     subsets: tuple[str, ...] | None = None
     repeats: Mapping[str, float] = field(default_factory=dict)
+    weights: Mapping[tuple[str, int], float] = field(default_factory=dict)
     shuffle: bool = True
     keep: Callable[[Line], bool] | None = None
     in_turn: bool = False
@@ -62,6 +64,10 @@ class Plan:
     @property
     def lanes(self) -> int:
         return self.rows * self.columns
+
+
+NOTHING = Line("", 0, "", "")
+"""Of a shard without documents."""
 
 
 class Document(NamedTuple):
@@ -123,7 +129,7 @@ def unit_of(documents: int, lanes: int) -> int:
 
 def is_used(plan: Plan, epoch: int, copy: int, line: Line) -> bool:
     """Whether this copy of a document is read in `epoch`."""
-    factor = plan.repeats.get(line.subset, 1.0)
+    factor = plan.repeats.get(line.subset, 1.0) * plan.weights.get((line.shard, line.number), 1.0)
     if copy < math.floor(factor):
         return True
     if copy > math.floor(factor):
@@ -146,7 +152,10 @@ def lane_documents(
         size = plan.unit or unit_of(len(documents), plan.lanes)
         units = [documents[begin : begin + size] for begin in range(0, len(documents), size)]
     factors = [plan.repeats.get(name, 1.0) for name in plan.subsets] if plan.subsets else [1.0, *plan.repeats.values()]
-    per_epoch = len(units) * max(1, math.ceil(max(factors)))
+    needed = [max(plan.weights.get((line.shard, line.number), 1.0) for line in [*unit, NOTHING]) for unit in units]
+    copies = [max(1, math.ceil(max(factors) * weight)) for weight in needed]
+    slots = [(copy, unit) for copy in range(max(copies)) for unit in range(len(units)) if copy < copies[unit]]
+    per_epoch = len(slots)
     order_of_epoch: dict[int, list[int]] = {}
     position = first + (epochs.start * per_epoch if epochs else 0)
     while epochs is None or position < epochs.stop * per_epoch:
@@ -154,7 +163,7 @@ def lane_documents(
         if epoch not in order_of_epoch:
             order = permutation(per_epoch, plan.seed, *key, epoch).tolist() if plan.shuffle else range(per_epoch)
             order_of_epoch = {epoch: list(order)}
-        copy, number = divmod(order_of_epoch[epoch][position % per_epoch], len(units))
+        copy, number = slots[order_of_epoch[epoch][position % per_epoch]]
         if plan.in_turn:
             used = [line for line in units[number] if is_used(plan, epoch, copy, line)]
             used = [line for line in used if plan.keep is None or plan.keep(line)]

@@ -3,14 +3,15 @@
 A unit is a run of consecutive selected documents. An epoch has S = units x copies positions. Position p is in epoch p
 div S, and is number p mod S of that epoch's seeded permutation of all (unit, copy). Lane l of L takes the positions l,
 l + L, l + 2L, ... So every unit of an epoch belongs to exactly one lane, no lane is ever empty, and a lane's place is
-one integer. Lanes enter the next epoch at slightly different steps.
+one integer. Lanes enter the next epoch at slightly different steps. Where documents have weights, a unit has only as
+many copies as its heaviest document needs (`slots_of`), and S is the number of these.
 
 The documents of a unit are permuted too, by (epoch, unit, copy). So the copies of a document have different neighbours.
 
 `repeats` needs copies, and no state. The factor f of a subset is the number of epochs in the Pile's paper. Copy k of a
 document is read if k < floor(f). Copy floor(f) is read if the document's hash of (seed, epoch, document) is below the
 fraction of f. So a document is used floor(f) or ceil(f) times in each epoch, exactly f times if f is whole. In each
-epoch other documents get the additional copy.
+epoch other documents get the additional copy. A document's weight multiplies the factor of its subset.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from pilekit.corpus.shuffle import Int64, mix, permutation
 from pilekit.documents import DocumentBatch
@@ -48,6 +50,8 @@ class Unit(NamedTuple):
 class Sequence:
     """The sequence over `documents` selected documents, in units of `unit`, `copies` times each per epoch.
 
+    slots   the (unit, copy) pairs of an epoch, if not all: copy x units + unit of each, increasing
+
     With `shuffle=False` units and documents keep their order, copy after copy.
     """
 
@@ -57,14 +61,15 @@ class Sequence:
     seed: int
     lanes: int
     shuffle: bool = True
+    slots: Int64 | None = None
 
     def at(self, position: int) -> Unit:
         """The unit at a position >= 0."""
         units = -(-self.documents // self.unit)  # the last may be shorter
-        per_epoch = units * self.copies
+        per_epoch = units * self.copies if self.slots is None else len(self.slots)
         epoch, place = divmod(position, per_epoch)
         slot = int(_order_of_units(per_epoch, self.seed, epoch)[place]) if self.shuffle else place
-        copy, unit = divmod(slot, units)
+        copy, unit = divmod(slot if self.slots is None else int(self.slots[slot]), units)
         return Unit(epoch, unit, copy, unit * self.unit, min(self.documents, (unit + 1) * self.unit))
 
     def order(self, unit: Unit) -> Int64:
@@ -81,12 +86,30 @@ def _order_of_units(n: int, seed: int, epoch: int) -> Int64:
     return permutation(n, seed, _UNITS, epoch)
 
 
+def slots_of(uses: npt.NDArray[np.float64]) -> Int64:
+    """The slots of a `Sequence` whose units have documents with so many uses at most, float64 [units]."""
+    copies = np.maximum(1, np.ceil(uses)).astype(np.int64)
+    ends, units = np.cumsum(copies), np.arange(len(copies))
+    copy = np.arange(ends[-1]) - np.repeat(ends - copies, copies)
+    return np.sort(copy * len(copies) + np.repeat(units, copies))
+
+
 def documents_of_copy(
-    batch: DocumentBatch, repeats: Mapping[str, float], seed: int, epoch: int, copy: int, shard: int
+    batch: DocumentBatch,
+    repeats: Mapping[str, float],
+    seed: int,
+    epoch: int,
+    copy: int,
+    shard: int,
+    weights: npt.NDArray[np.float64] | None = None,
 ) -> DocumentBatch:
-    """The documents of the batch, which is of shard number `shard`, that are read in copy `copy` of their unit."""
-    if not repeats:
+    """The documents of the batch, which is of shard number `shard`, that are read in copy `copy` of their unit.
+
+    weights   of each document, float64 [documents]; None: 1
+    """
+    if not repeats and weights is None:
         return batch
     factors = np.array([repeats.get(label, 1.0) for label in batch.subsets])
+    factors = factors if weights is None else factors * weights
     draw = (mix(seed, _REPEATS, epoch, shard, batch.numbers) >> np.uint64(11)) * 2.0**-53  # from 0, below 1
     return batch.where(draw < factors - copy)

@@ -24,6 +24,7 @@ import xxhash
 from pilekit.corpus import UNLABELLED, Corpus
 from pilekit.corpus.shard import is_url
 from pilekit.corpus.shuffle import Int64
+from pilekit.dedup.cluster_weights import ClusterWeights, LineWeights
 from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.documents import DocumentBatch, check_labels
 from pilekit.errors import PilekitError, counted, shortened
@@ -35,6 +36,7 @@ from pilekit.shards.random_access.selected_lines import CorpusBitmap, LineBitmap
 from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.change_check import version_of
 from pilekit.shards.read.reader import OnError
+from pilekit.stream.order.unit_sequence import slots_of
 from pilekit.stream.read.lane_documents import LaneDocuments, document_table
 from pilekit.stream.read.mixture import exact_repeats, repeats_of_weights
 from pilekit.stream.read.read_plan import Plan
@@ -59,12 +61,14 @@ class StreamDocuments:
     repeats    factors that are not 1, by exact name
     filters    document stages
     dedup      the masks of a finished dedup
+    clusters   how often its documents count; None: once
     shuffle_block   under the sequential plan: lines in a block whose documents are permuted
     raw        whether to give whole documents, for a stream without a tokenizer
     cache      the cache of remote shards' frames
 
     documents  under random access: the selected documents by position
     count      under random access: their number; else None
+    weights    the weights of all lines by `clusters`
     versions   under the sequential plan: the versions of the shards when the stream was made
 
     `PilekitError` if nothing is selected, if an index is damaged, if the dedup is not finished, or if it was made
@@ -77,6 +81,7 @@ class StreamDocuments:
     repeats: Mapping[str, float] = field(default_factory=dict)
     filters: tuple[Stage, ...] = ()
     dedup: DropDuplicates | None = None
+    clusters: ClusterWeights | None = None
     seed: int = 0
     shuffle: bool = True
     shuffle_block: int = 4096
@@ -87,11 +92,18 @@ class StreamDocuments:
     def __post_init__(self) -> None:
         self.count: int | None = None
         self.versions: tuple[str, ...] = ()
+        self.weights: LineWeights | None = None
+        self._slots: tuple[int, Int64] | None = None
         if self.plan.name == "sequential":
             if self.cache is not None and any(is_url(shard.path) for shard in self.corpus.shards):
                 raise PilekitError(
                     f"cache= keeps frames that are reached at random, but {self.plan.reason}; put what `pilekit "
                     "reframe` makes of the shards in their place, or leave out cache="
+                )
+            if self.clusters is not None:
+                raise PilekitError(
+                    f"copies needs random access to use single documents again, and {self.plan.reason}; write the "
+                    "corpus again with `pilekit reframe`, or leave copies out"
                 )
             self.versions = tuple(version_of(shard.path) for shard in self.corpus.shards)
             return
@@ -108,6 +120,8 @@ class StreamDocuments:
         if self.dedup is not None and not isinstance(self.corpus, TokenCorpus):
             # Compare some texts: another shard of the same name and length would lose the wrong documents.
             deque(self.dedup(self._some_of_each()), maxlen=0)
+        if self.clusters is not None:
+            self.weights = self.clusters.of_lines([shard.name for shard in self.corpus.shards])
         for shard, index in zip(self.corpus.shards, self.plan.indexes, strict=True):
             warn_of_bad_lines(shard, index)
 
@@ -123,9 +137,11 @@ class StreamDocuments:
                 f"weights need random access to draw documents, and the plan is sequential: {self.plan.reason}; write "
                 "the corpus again with `pilekit reframe`, or give repeats"
             )
+        lines = self.documents.lines
         factors = repeats_of_weights(
-            shares, self.corpus, self.plan.indexes, self.documents.lines, tokenizer, append_eod=append_eod
+            shares, self.corpus, self.plan.indexes, lines, tokenizer, append_eod=append_eod, uses=self.weights
         )
+        self._slots = None
         self.repeats = exact_repeats(factors, self.subsets, self.corpus.manifest)
         return dict(self.repeats)
 
@@ -195,6 +211,8 @@ class StreamDocuments:
 
     def per_epoch(self, unit: int) -> int:
         """Positions in an epoch over all lanes. Under the sequential plan: per shard of a lane."""
+        if (slots := self.slots(unit)) is not None:
+            return len(slots)
         return self.copies * (1 if self.count is None else -(-self.count // unit))
 
     def positions(self, unit: int) -> int:
@@ -202,10 +220,36 @@ class StreamDocuments:
         return self.per_epoch(unit) * (len(self.corpus.shards) if self.count is None else 1)
 
     @property
+    def largest_factor(self) -> float:
+        """The largest factor of a selected subset."""
+        if self.subsets is None:
+            return max([1.0, *self.repeats.values()])
+        return max(self.repeats.get(label, 1.0) for label in self.subsets)
+
+    @property
     def copies(self) -> int:
-        """Copies of each unit per epoch: the largest factor, rounded up; at least 1."""
-        labels = self.repeats if self.subsets is None else self.subsets
-        return max(1, math.ceil(max(self.repeats.get(label, 1.0) for label in labels) if labels else 1))
+        """Copies of each unit per epoch, without weights: the largest factor, rounded up; at least 1."""
+        return max(1, math.ceil(self.largest_factor))
+
+    @property
+    def uses(self) -> float | None:
+        """With weights: the sum of all documents' weights."""
+        if self.weights is None:
+            return None
+        return float(sum(self.weights.of(shard, numbers).sum() for shard, numbers in enumerate(self._numbers())))
+
+    def slots(self, unit: int) -> Int64 | None:
+        """The slots of the sequence in units of this size (see `Sequence`); None without weights."""
+        if self.weights is None:
+            return None
+        if self._slots is None or self._slots[0] != unit:
+            heaviest = self.weights.heaviest(self._numbers(), unit)
+            self._slots = unit, slots_of(heaviest * self.largest_factor)
+        return self._slots[1]
+
+    def _numbers(self) -> Iterator[Int64]:
+        """The numbers of the selected documents of each shard."""
+        return (lines.numbers(0, len(lines)) for lines in self.documents.lines)
 
     def moved_places(self, places: Int64, old_per_epoch: int, unit: int) -> Int64:
         """`places`, int64 [L, 3], for changed subsets or repeats: equally far in the epoch, at a window's start."""
@@ -265,6 +309,7 @@ class StreamDocuments:
             "subset_names": _hash([subset.name for subset in manifest.subsets]),
             "filters": [described(stage) for stage in self.filters],
             "dedup": None if self.dedup is None else self.dedup.identity,
+            **({} if self.clusters is None else {"copies": self.clusters.described()}),
             "seed": self.seed,
             "shuffle": self.shuffle,
             "shuffle_block": self.block,

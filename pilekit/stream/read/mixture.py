@@ -11,7 +11,6 @@ mini-Pile's 22 subsets the shares of an epoch are right within 2 % of each. For 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from pilekit.artifacts.settings import of_setting
 from pilekit.corpus import Corpus, Manifest, resolve_subsets, subsets_or_all
 from pilekit.corpus.shuffle import mix
+from pilekit.dedup.cluster_weights import LineWeights
 from pilekit.errors import PilekitError, shortened
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access.document_reader import OpenReaders
@@ -52,6 +52,12 @@ def exact_mixture(
                     "weights replaces repeats and subsets: it reads the subsets that it names; leave the others out"
                 )
             shares = exact_weights(settings.weights, manifest)
+    with of_setting("copies"):
+        if settings.copies and settings.dedup is None:
+            raise PilekitError(
+                f"copies = {settings.copies:g} weighs the documents that a dedup kept by the number of their copies; "
+                "give dedup too, or leave copies out"
+            )
     with of_setting("subsets"):
         subsets = subsets_or_all(settings.subsets if shares is None else list(shares), manifest)
     with of_setting("repeats"):
@@ -122,16 +128,18 @@ def repeats_of_weights(
     tokenizer: Tokenizer,
     *,
     append_eod: bool,
+    uses: LineWeights | None = None,
 ) -> dict[str, float]:
     """The factor of each subset of `weights` (exact names, sum 1).
 
     indexes   of the corpus's shards
     lines     the lines of each shard that may be read, without documents that a dedup removed
+    uses      how often each line counts; None: once
 
     PilekitError if a subset has no text, or would need a factor above `MOST`.
     """
-    documents: Counter[str] = Counter()
-    text_bytes: Counter[str] = Counter()
+    documents: dict[str, float] = dict.fromkeys(weights, 0.0)  # as often as each counts
+    text_bytes = documents.copy()
     lowest: dict[str, list[tuple[int, int, int]]] = {name: [] for name in weights}
     for shard, (index, readable) in enumerate(zip(indexes, lines, strict=True)):
         chosen = readable.numbers(0, len(readable))
@@ -143,8 +151,9 @@ def repeats_of_weights(
                 if name not in weights:
                     continue
                 of_subset = np.flatnonzero(is_chosen & (rows.codes == code))
-                documents[name] += len(of_subset)
-                text_bytes[name] += int(rows.text_bytes[of_subset].sum())
+                counts = np.ones(len(of_subset)) if uses is None else uses.of(shard, rows.numbers[of_subset])
+                documents[name] += float(counts.sum())
+                text_bytes[name] += float(counts @ rows.text_bytes[of_subset])
                 with_text = of_subset[rows.text_bytes[of_subset] > 0]
                 first = with_text[np.argsort(hashes[with_text], kind="stable")[:SAMPLED]]
                 drawn = [(int(hashes[row]), shard, int(rows.numbers[row])) for row in first]

@@ -40,14 +40,15 @@ class RandomAccess:
     ) -> None:
         assert selected.count is not None
         self.selected, self.end, self._most_dropped = selected, end, most_dropped
-        self.sequence = Sequence(selected.count, unit, selected.copies, selected.seed, lanes, selected.shuffle)
+        copies, slots = selected.copies, selected.slots(unit)
+        self.sequence = Sequence(selected.count, unit, copies, selected.seed, lanes, selected.shuffle, slots)
         self._filters = Pipeline(selected.filters)
         self._readers = OpenReaders(selected.corpus, selected.plan.indexes, selected.cache)
 
     def documents(self, lane: int, position: int, document: int) -> Generator[LaneDocuments, None, None]:
         """The lane's documents from this place on, a unit at a time."""
         documents = self.sequence.documents
-        epoch_share = documents * self.sequence.copies // self.sequence.lanes
+        epoch_share = self.selected.per_epoch(self.sequence.unit) * self.sequence.unit // self.sequence.lanes
         dropped, most = 0, max(epoch_share, min(self._most_dropped, 100 * documents))
         while self.end is None or position < self.end:
             read = [self._unit(position, document)]
@@ -71,29 +72,38 @@ class RandomAccess:
         selected, begin = self.selected, 0
         parts = [LaneDocuments(document_table(0), [])]
         for shard, lines in selected.documents.locate(unit.begin, unit.end):
-            index = selected.plan.indexes[shard]
+            index, orders = selected.plan.indexes[shard], rank[begin : begin + len(lines)]
+            begin += len(lines)
+            if selected.weights is not None and unit.copy:
+                again = selected.weights.of(shard, lines) * selected.largest_factor > unit.copy
+                lines, orders = lines[again], orders[again]
+                if not len(lines):
+                    continue
             if isinstance(index, TokenIndex):
                 batch = index.batch(lines)
             else:
-                # Only the first copy has all subsets.
+                # Without weights only the first copy has all subsets.
                 more_copies = {label for label, factor in selected.repeats.items() if factor > unit.copy}
-                batch = self._readers.reader(shard).batch(lines, more_copies if unit.copy else None)
+                has_all = not unit.copy or selected.weights is not None
+                batch = self._readers.reader(shard).batch(lines, None if has_all else more_copies)
                 if not all(map(selected.selects, set(batch.subsets))):
                     raise PilekitError(
                         f"{index.path}: does not fit {selected.corpus.shards[shard].path} (documents have other "
                         "subsets); remove it and make a new one with `pilekit index`"
                     )
-            batch = documents_of_copy(batch, selected.repeats, self.sequence.seed, unit.epoch, unit.copy, shard)
+            weights = None if selected.weights is None else selected.weights.of(shard, batch.numbers)
+            batch = documents_of_copy(
+                batch, selected.repeats, self.sequence.seed, unit.epoch, unit.copy, shard, weights
+            )
             for filtered in self._filters([batch]) if len(batch) else ():
-                orders = rank[begin : begin + len(lines)]
+                filtered_orders = orders
                 if not np.array_equal(lines, filtered.numbers):
                     # Each document must be one of `lines`. The minimum is for numbers above all of them.
                     at = np.minimum(np.searchsorted(lines, filtered.numbers), len(lines) - 1)
                     if not np.array_equal(lines[at], filtered.numbers):
                         raise self._filter_error()
-                    orders = orders[at]
-                parts.append(selected.lane_documents(filtered, shard, position, orders))
-            begin += len(lines)
+                    filtered_orders = orders[at]
+                parts.append(selected.lane_documents(filtered, shard, position, filtered_orders))
         table, texts = np.concatenate([part.table for part in parts]), [text for part in parts for text in part.texts]
         in_order = table[:, ORDER].argsort()
         orders = table[in_order, ORDER]

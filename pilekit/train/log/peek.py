@@ -35,7 +35,7 @@ def inspect_step_command(config: TrainConfig, stream: PileStream, step: int, che
         words += ["--repeats", ",".join(f"{name}={factor!r}" for name, factor in stream.repeats.items())]
     if data.dedup is not None:
         words += ["--dedup", data.dedup]
-    for field in ("packing", "window", "seed", "on_error"):
+    for field in ("copies", "copies_max", "packing", "window", "seed", "on_error"):
         if (value := getattr(data, field)) != getattr(default, field):
             words += [f"--{field.replace('_', '-')}", str(value)]
     other_rows = config.train.objective == "mlm"  # the command makes unmasked rows, which refuse this state
