@@ -41,9 +41,14 @@ from pilekit.exposure.check_receipt import check_receipt as check_receipt
 from pilekit.exposure.memorised import memorised as memorised
 from pilekit.exposure.seen import seen as seen
 from pilekit.exposure.seen_documents import SeenDocuments as SeenDocuments
+from pilekit.mixtures.design import DesignedSubset as DesignedSubset
+from pilekit.mixtures.design import MixtureDesign as MixtureDesign
+from pilekit.mixtures.design import design_mixtures as design_mixtures
 from pilekit.mixtures.fit import fit_mixtures as fit_mixtures
 from pilekit.mixtures.result import MixtureFit as MixtureFit
 from pilekit.mixtures.result import MixtureSubset as MixtureSubset
+from pilekit.mixtures.run import MixtureRuns as MixtureRuns
+from pilekit.mixtures.run import run_mixtures as run_mixtures
 from pilekit.pipeline.cleaner import CleanResult as CleanResult
 from pilekit.pipeline.cleaning import clean_corpus as clean_corpus
 from pilekit.pipeline.functions import document_filter as document_filter

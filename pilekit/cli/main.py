@@ -90,7 +90,7 @@ MODULES = {
 
 RESUMED = (
     *("index", "reframe", "select", "assemble", "dedup", "clean", "decontaminate", "substrings"),
-    *("tokenize", "merge", "train", "embed", "demo"),
+    *("tokenize", "merge", "train", "embed", "demo", "mix"),
 )
 """Commands that keep finished work."""
 

@@ -21,14 +21,12 @@ import numpy as np
 from pilekit.display.wrong_names import nearest_of
 from pilekit.errors import PilekitError, shortened
 from pilekit.evaluate.results.intervals import resamples
-from pilekit.mixtures.optimum import best_mixture
+from pilekit.mixtures.optimum import best_mixture, rounded
 from pilekit.mixtures.regression import LossLaw, cross_validate, fit_law, rank_correlation
 from pilekit.mixtures.result import MixtureFit, MixtureSubset
 from pilekit.mixtures.run_table import Float64, RunTable, read_runs
 
 RESAMPLES = 400
-SMALLEST = 0.0005
-"""A smaller weight is left out of the best mixture: a stream would read hardly a document of that subset."""
 
 
 def fit_mixtures(
@@ -78,7 +76,7 @@ def fit_runs(
     strengths, held_out = cross_validate(mixtures, np.exp(means), counts.astype(np.float64))
     law = fit_law(weights, losses, strengths)
     starts = np.stack([own, *mixtures[(law.losses(mixtures) @ goal).argsort()[:3]]])
-    best = _rounded(best_mixture(law, goal, most, starts), most)
+    best = rounded(best_mixture(law, goal, most, starts), most)
     gain = float(_gain(law, goal, best, own))
 
     laws = [
@@ -138,13 +136,6 @@ def _gain(law: LossLaw, goal: Float64, mixture: Float64, own: Float64) -> Float6
     targets = law.losses(pairs) @ goal
     gain: Float64 = 1 - targets[..., 1] / targets[..., 0]
     return gain
-
-
-def _rounded(mixture: Float64, caps: Float64) -> Float64:
-    """The mixture in four decimals, without the smallest weights; the rest goes where the cap leaves most room."""
-    kept: Float64 = np.where(mixture < SMALLEST, 0, np.floor(mixture * 1e4) / 1e4)
-    kept[np.where(kept > 0, caps - kept, -1).argmax()] += 1 - kept.sum()
-    return kept.round(4)
 
 
 def _own_shares(runs: RunTable, given: Mapping[str, float] | None) -> Float64:

@@ -17,6 +17,9 @@ from pilekit.mixtures.regression import FLOOR, LossLaw
 from pilekit.mixtures.run_table import Float64
 
 STEPS = 300
+SMALLEST = 0.0005
+"""A smaller weight is left out of a mixture: a stream would read hardly a document of that subset."""
+
 _FIRST_RATE, _FASTER, _SLOWER, _LONGEST = 0.1, 1.5, 0.5, 3.0
 
 
@@ -64,3 +67,10 @@ def capped(weights: Float64, caps: Float64) -> Float64:
     scale = np.take_along_axis(scales, fits.argmax(axis=-1)[..., None], axis=-1)
     result: Float64 = np.minimum(caps, scale * positive)
     return result
+
+
+def rounded(mixture: Float64, caps: Float64) -> Float64:
+    """A mixture in four decimals, without the smallest weights; the rest goes where the cap leaves most room."""
+    kept: Float64 = np.where(mixture < SMALLEST, 0, np.floor(mixture * 1e4) / 1e4)
+    kept[np.where(kept > 0, caps - kept, -1).argmax()] += 1 - kept.sum()
+    return kept.round(4)

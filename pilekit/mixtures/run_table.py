@@ -7,6 +7,8 @@ A row is a run. Columns are found by patterns, in which `*` stands for the name 
 those of RegMix's published tables (`train_*`, `metric/*_val_loss`), or others that a caller gives. The other columns of
 a table do not count. If weights and losses are in files of their own, the columns that all files have besides, such as
 `index`, say which rows belong together.
+
+The runs of a design have a sealed table of the form above, whose header holds the corpus's shares and the caps.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from pilekit.artifacts.checked import reason_of_damage
+from pilekit.artifacts.sealed import SealedHeader, SealedKind
 from pilekit.errors import PilekitError, shortened
 
 Float64 = npt.NDArray[np.float64]
@@ -32,6 +35,9 @@ PATTERNS = (("weight.*", "loss.*"), ("train_*", "metric/*_val_loss"))
 
 ROUNDING = 0.05
 """Weights are scaled to the sum 1. A sum that is farther from 1 is a mistake, such as percentages."""
+
+RUNS_FILE = "runs.parquet"
+RUNS = SealedKind("a table of mixture runs", 1, "remove it, and `pilekit mix run` collects the runs again")
 
 _LARGEST_FILE = 1 << 30
 """Bytes. A table of runs has some thousands of rows; a shard given by mistake must not be read whole."""
@@ -62,13 +68,15 @@ class RunTable:
 def read_runs(
     paths: Sequence[str | Path], weight_columns: str | None = None, loss_columns: str | None = None
 ) -> RunTable:
-    """The runs in one .csv or .parquet file, or in several that are joined.
+    """The runs in one .csv or .parquet file, in several that are joined, or in the folder of a design.
 
     weight_columns, loss_columns   patterns such as `train_*`; None: the first of `PATTERNS` that fit
 
     PilekitError names the file, the row (from 1, without the head) and the column of a value that is no number, of a
     negative weight, of weights that do not sum to 1, and of a loss that is not above 0.
     """
+    if len(paths) == 1 and Path(paths[0]).is_dir():
+        return read_table_of_design(Path(paths[0], RUNS_FILE))
     source = ", ".join(map(str, paths))
     tables = [_read(path) for path in paths]
     names = [name for table in tables for name in table.column_names]
@@ -99,6 +107,38 @@ def read_runs(
         )
     _check(source, figures, figures > 0, list(losses.values()), "is no loss; leave out runs that have none")
     return RunTable(source, tuple(weights), tuple(losses), shares / sums[:, None], figures)
+
+
+class _Header(SealedHeader, frozen=True, kw_only=True):
+    """The header of runs.parquet."""
+
+    format: int = RUNS.format
+    shares: dict[str, float]
+    caps: dict[str, float]
+    evaluated: list[str]
+
+
+def write_runs(path: Path, table: RunTable, names: Sequence[str]) -> None:
+    """Write a sealed table of these runs, with the names of this module's docstring."""
+    columns: dict[str, Any] = {"run": list(names)}
+    columns |= {f"weight.{name}": column for name, column in zip(table.subsets, table.weights.T, strict=True)}
+    columns |= {f"loss.{name}": column for name, column in zip(table.evaluated, table.losses.T, strict=True)}
+    rows = pa.table(columns)
+    header = _Header(shares=dict(table.shares or {}), caps=dict(table.caps or {}), evaluated=list(table.evaluated))
+    with RUNS.writing_table(path, rows.schema, header) as writer:
+        writer.write_table(rows)
+
+
+def read_table_of_design(path: Path) -> RunTable:
+    """The runs that `write_runs` wrote."""
+    with RUNS.open_table(path, _Header) as (header, file):
+        rows = file.read()
+        weights, losses = (
+            np.stack([rows.column(f"{kind}.{name}").to_numpy() for name in names], axis=1)
+            for kind, names in (("weight", header.shares), ("loss", header.evaluated))
+        )
+    names = tuple(header.shares), tuple(header.evaluated)
+    return RunTable(str(path), *names, weights / weights.sum(axis=1)[:, None], losses, header.shares, header.caps)
 
 
 def _read(path: str | Path) -> pa.Table:

@@ -113,10 +113,23 @@ INPUTS = (
     "odd",
     "damaged",
 )
-READ = (*INPUTS, "data/00.jsonl.zst", "made/unique", "made/known", "made/clear", "made/tokens/one", "made/receipt.json")
+READ = (
+    *(*INPUTS, "data/00.jsonl.zst", "made/unique", "made/known", "made/clear", "made/tokens/one"),
+    "made/receipt.json",
+)
 FAILS = [
     ["demo", "--out", "data"],
     ["seen", "odd", "--subset", LABELS[0]],
+    *(["mix", *call] for call in (["run", "data"], ["run", "missing"], ["fit", "data"])),
+    *(
+        ["mix", "design", data, "--config", config, "--set", "train.eval_path=data/00.jsonl.zst", "--out", "made/mix"]
+        for data, config in (
+            ("data", "run.toml"),
+            ("odd", "run.toml"),
+            ("damaged", "run.toml"),
+            ("data", "damaged.toml"),
+        )
+    ),
     *(
         [*call[:place], broken + Path(given).suffix * given.endswith(".toml"), *call[place + 1 :]]
         for call in WORKS
@@ -134,7 +147,7 @@ NAMED = re.compile(
 
 def spelt(arguments: list[str]) -> list[str]:
     """The arguments with hostile characters in each name of a file or folder."""
-    names = (NAMED.sub(lambda found: found[1] + EVIL, one) for one in arguments)
+    names = (NAMED.sub(lambda found: found[1] + EVIL, one) if one != "run" else one for one in arguments)  # a command
     return [one.replace("00.jsonl", f"00{EVIL}.jsonl") for one in names]
 
 
