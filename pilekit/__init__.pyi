@@ -12,6 +12,7 @@ from pilekit.cutting.decontaminate import decontaminate_corpus as decontaminate_
 from pilekit.cutting.result import DecontaminationResult as DecontaminationResult
 from pilekit.cutting.result import SubstringResult as SubstringResult
 from pilekit.cutting.substrings import substrings_corpus as substrings_corpus
+from pilekit.dedup.cluster_weights import ClusterWeights as ClusterWeights
 from pilekit.dedup.drop_duplicates import DropDuplicates as DropDuplicates
 from pilekit.dedup.near_duplicates import NearDuplicates as NearDuplicates
 from pilekit.dedup.result import DedupResult as DedupResult

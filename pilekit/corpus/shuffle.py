@@ -1,6 +1,6 @@
-"""`mix` and `permutation`: everything random, as pure functions of the seed and of identities.
+"""`mix`, `drawn_below` and `permutation`: everything random, as pure functions of the seed and of identities.
 
-No generator has a state to save, and no result depends on the order of the calls. Both functions use only integers:
+No generator has a state to save, and no result depends on the order of the calls. The functions use only integers:
 splitmix64's finalizer and the raw words of Philox, which are the same in every version of numpy and on every processor.
 numpy does not promise the same for `Generator.permutation`.
 """
@@ -20,6 +20,9 @@ _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 _MASK = (1 << 64) - 1
 
+_USES = 3
+"""Keeps the draws of documents' uses apart from other hashes."""
+
 
 def mix(*parts: int | npt.NDArray[np.integer]) -> UInt64:
     """A hash of the sequence of `parts`, uint64 of their common shape ([] for plain integers).
@@ -36,6 +39,18 @@ def mix(*parts: int | npt.NDArray[np.integer]) -> UInt64:
             state = (state ^ (state >> np.uint64(27))) * _SECOND
             state = np.asarray(state ^ (state >> np.uint64(31)))
     return state
+
+
+def drawn_below(
+    chances: npt.NDArray[np.float64], seed: int, epoch: int, shard: int, numbers: npt.NDArray[np.integer]
+) -> npt.NDArray[np.bool_]:
+    """Whether each document, of the shard of this index, draws a number below its chance: bool [numbers].
+
+    The numbers are from 0, below 1, and others in each epoch.
+    """
+    draws = (mix(seed, _USES, epoch, shard, numbers) >> np.uint64(11)) * 2.0**-53
+    below: npt.NDArray[np.bool_] = draws < chances
+    return below
 
 
 def permutation(n: int, seed: int, *key: int) -> Int64:

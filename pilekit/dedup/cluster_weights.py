@@ -77,9 +77,9 @@ class ClusterWeights:
                         np.add.at(sizes[names[code]], numbers[codes == code], 1)
         return sizes
 
-    def weights(self, sizes: Sizes) -> Float64:
-        """The weights of documents in clusters of these sizes, float64 of the same shape."""
-        distinct, places = np.unique(sizes, return_inverse=True)
+    def of_shard(self, shard: str) -> Float64:
+        """The weight of each line of the shard of this name, float64 [lines]."""
+        distinct, places = np.unique(self.sizes([shard])[shard], return_inverse=True)
         return self._values(distinct)[places]
 
     def of_lines(self, shards: Sequence[str]) -> LineWeights:

@@ -24,11 +24,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.corpus.shuffle import Int64, mix, permutation
+from pilekit.corpus.shuffle import Int64, drawn_below, permutation
 from pilekit.documents import DocumentBatch
 
-_UNITS, _DOCUMENTS, _REPEATS = 1, 2, 3
-"""Keys that keep permutations of units, those of documents, and the hashes of `repeats` apart."""
+_UNITS, _DOCUMENTS = 1, 2
+"""Keys that keep permutations of units and those of documents apart."""
 
 
 class Unit(NamedTuple):
@@ -111,5 +111,4 @@ def documents_of_copy(
         return batch
     factors = np.array([repeats.get(label, 1.0) for label in batch.subsets])
     factors = factors if weights is None else factors * weights
-    draw = (mix(seed, _REPEATS, epoch, shard, batch.numbers) >> np.uint64(11)) * 2.0**-53  # from 0, below 1
-    return batch.where(draw < factors - copy)
+    return batch.where(drawn_below(factors - copy, seed, epoch, shard, batch.numbers))

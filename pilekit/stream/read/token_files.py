@@ -120,7 +120,8 @@ class TokenCorpus(Corpus):
                 raise PilekitError(
                     f"{self.root}: in the token files, the documents of {name} are not together and "
                     "in order; give each file once, in the order of the corpus (two corpora that both have this shard: "
-                    "tokenize them in one call)"
+                    "tokenize them in one call; files made with --copies: make them without, and give the stream "
+                    "dedup and copies)"
                 )
             every = len(numbers) == numbers[-1] + 1
             lines = LineBitmap(len(numbers)) if every else LineBitmap.where(int(numbers[-1]) + 1, [numbers])

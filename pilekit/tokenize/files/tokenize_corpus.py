@@ -38,6 +38,7 @@ from pilekit.shards.work import PartWork, takes
 from pilekit.tokenize.files.formats import ENDED_BY_EOD, Format, TokenFiles, token_files
 from pilekit.tokenize.files.growing_output import GrowingOutput
 from pilekit.tokenize.files.publish import finished_output
+from pilekit.tokenize.files.repeated_documents import Weights, repeat_documents, uses_of
 from pilekit.tokenize.files.token_documents import RECORD, Rows, rows_of_records
 from pilekit.tokenize.stage import Tokenize
 from pilekit.tokenize.tokenizer import Tokenizer
@@ -79,6 +80,7 @@ def tokenize_corpus(
     *,
     subsets: Sequence[str] | None = None,
     stages: Sequence[Stage] = (),
+    weights: Weights | None = None,
     format: Format = "megatron",
     append_eod: bool | None = None,
     eod: str | None = None,
@@ -92,6 +94,8 @@ def tokenize_corpus(
     out               a prefix such as `tokens/pile`; a killed run of the same job is resumed
     subsets           documents of these subsets, in any spelling the manifest knows
     stages            document stages, such as `[DropDuplicates("unique")]`; none may be stateful
+    weights           how often documents count, such as `ClusterWeights(DropDuplicates("unique"), copies=0.5)`: see
+                      repeated_documents.py
     format            "megatron" (.bin and .idx), "npy", "ds", "llmc" or "parquet"
     append_eod        an EOD token after each document (llmc: before it); None: not for megatron and parquet
     eod               a token to use instead of the tokenizer's EOD
@@ -120,6 +124,7 @@ def tokenize_corpus(
         "tokens_per_file": files.limit,
         "subsets": None if subsets is None else sorted(subsets),
         "stages": [described(stage) for stage in stages],
+        **({} if weights is None else {"weights": weights.described()}),
         **corpus.manifest.record,
     }
     job = CorpusJob(corpus, **work)
@@ -128,6 +133,9 @@ def tokenize_corpus(
         encode=functools.partial(_encode, tokenize=tokenize, eod=eod_id, files=files),
         reading=functools.partial(read, subsets=subsets, on_error=job.on_error, manifest=corpus.manifest),
         stages=stages,
+        weights=weights,
+        places={shard.name: place for place, shard in enumerate(corpus.shards)},
+        item=files.item,
     )
     room = ("tokenizing", TOKENS_PER_STORED_BYTE * files.item) if subsets is None and not stages else None
     own_shards, shared = job.shards, job.part is not None
@@ -217,9 +225,18 @@ def _tokenize_shard(
     encode: Callable[[DocumentBatch], _Encoded],
     reading: Reading,
     stages: Sequence[Stage],
+    weights: Weights | None,
+    places: Mapping[str, int],
+    item: int,
     share: Share,
 ) -> None:
-    """Write the ids and the records of one shard, and note the counts."""
+    """Write the ids and the records of one shard, and note the counts.
+
+    places   the place of each shard in the corpus
+    item     bytes of an id
+    """
+    of_lines = None if weights is None else weights.of_shard(shard.name)
+    uses = [np.zeros(0, np.int64)]
     threads = share.threads
     codes: dict[str, int] = {}
     counts = np.zeros((MAX_SUBSETS, 3), np.int64)
@@ -239,7 +256,12 @@ def _tokenize_shard(
             empty += len(batch) - len(nonempty)
             records["subset"] = [codes.setdefault(batch.subsets[index], len(codes)) for index in nonempty.tolist()]
             check_labels(codes)
-            np.add.at(counts, records["subset"], np.stack([np.ones_like(sizes), records["tokens"], sizes], axis=1))
+            times = np.ones_like(sizes)
+            if of_lines is not None:
+                times = uses_of(of_lines, places[shard.name], records["number"])
+                uses.append(times)
+            rows = np.stack([np.ones_like(sizes), records["tokens"], sizes], axis=1) * times[:, None]
+            np.add.at(counts, records["subset"], rows)
             ids_file.write(ids.data)
             records_file.write(records.tobytes())
             if ids_file.tell() >= FLUSHED_BYTES * (len(flushes) + 1):
@@ -247,6 +269,8 @@ def _tokenize_shard(
         for flush in flushes:
             flush.result()  # The file's last flush does not repeat an error of the disk.
         inputs.check(shard)
+    if of_lines is not None:
+        repeat_documents(*shard_files, item, np.concatenate(uses))
     result = {
         "subsets": {
             name: dict(zip(COUNTS, row, strict=True))

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from pilekit.cli.main import pilekit
+from pilekit.dedup.run import dedup_corpus
 from pilekit.stream.pile_stream import PileStream
 from pilekit.train.checkpoint.state_file import INDEX_FILE, Progress, own_sums, write_state
 from pilekit.train.config.file import load_config
@@ -65,7 +66,9 @@ def test_it_shows_the_documents_of_a_step(made: Path) -> None:
         {"repeats": {"ArXiv": 2.5, "Pile-CC": 0.0}, "lanes": (1, 1)},
         {"weights": {"ArXiv": 0.7, "github": 0.3}},
         {"subsets": ["github", "arxiv"], "lanes": (3, 2), "packing": "concat", "seed": 7},
+        {"dedup": str(made / "unique"), "copies": 0.7, "copies_max": 3},
     ]
+    dedup_corpus(made / "a corpus", out=made / "unique", write=False)
     for data in settings:
         config = config_of(made, **data)
         stream = open_stream(config)
