@@ -28,6 +28,15 @@ class _Line(msgspec.Struct):
     number: int
 
 
+def documents_of_file(path: str, shards: Collection[str]) -> list[Place]:
+    """The documents that a file names: a list, or a result of `pilekit trace`. PilekitError as for either."""
+    try:
+        is_trace = path.endswith(".parquet") and "passages" in pq.read_schema(path).names
+    except (OSError, pa.ArrowException):
+        is_trace = False  # the list says what is wrong
+    return traced_documents(path, shards) if is_trace else listed_documents(path, shards)
+
+
 def listed_documents(source: str | Iterable[Place], shards: Collection[str]) -> list[Place]:
     """The documents of a list, or of a file: Parquet or JSON lines with `shard` and `number`, or lines of `grep`.
 

@@ -36,6 +36,7 @@ from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.stream.batch.batch import Batch, BatchWriter, checked_outputs
 from pilekit.stream.batch.build_batches import BatchBuilder, rows_of_step
 from pilekit.stream.batch.mlm import Masking
+from pilekit.stream.batch.without import Without
 from pilekit.stream.explanation import Explanation, explain, order_of
 from pilekit.stream.finite_pass import Epoch, Passes
 from pilekit.stream.iteration import Iteration
@@ -129,6 +130,11 @@ class PileStream(NearestNames, IterableDataset[Batch]):
             self.repeats = self._documents.take_weights(shares, self._tokenizer, settings.append_eod)
         self.subset_names = tuple(self._documents.subset_ids)
         self._fingerprint = {**self._documents.fingerprint(), "tokenizer": None}
+        without = None
+        if settings.without is not None:
+            with of_setting("without"):
+                without = Without.of(settings.without, self._documents)
+            self._fingerprint["without"] = without.identity
         layout, writer = Layout(1, "concat", self.window, True, self.seed), None  # without tokens a document is a row
         if self._tokenizer is not None:
             layout = Layout(self.seq_len, self.packing, self.window, settings.append_eod, self.seed)
@@ -140,6 +146,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
             writer=writer,
             shard_names=[shard.name for shard in self.corpus.shards],
             token_files=[index for index in plan.indexes if isinstance(index, TokenIndex)],
+            without=without,
         )
         if epochs is not None:
             rows, columns = 1, 1

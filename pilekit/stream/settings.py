@@ -53,6 +53,9 @@ class RowSettings(msgspec.Struct, frozen=True, kw_only=True):
     and factors of `repeats` multiply it. It needs random access."""
     copies_max: Count = 100
     """The most uses of a document by `copies`."""
+    without: str | Path | None = None
+    """Documents that give no loss: their labels are ignored, and all else stays as it is. A list of them (.parquet or
+    .jsonl with `shard` and `number`, lines of `pilekit grep`, a result of `pilekit trace`), or the name of a subset."""
     on_error: Literal["raise", "skip"] = "raise"
     """How to treat a bad line: "raise" stops and names the line, "skip" leaves it out and counts it."""
     packing: Packing = "best_fit"
@@ -134,5 +137,7 @@ class StreamSettings(_StreamSource, frozen=True, kw_only=True):
             )
         if self.tokenizer is None and self.objective == "mlm":
             raise PilekitError('objective="mlm" masks tokens, tokenizer=None asks for documents; give a tokenizer')
+        if self.tokenizer is None and self.without is not None:
+            raise PilekitError("without ignores labels of tokens, tokenizer=None asks for documents; give a tokenizer")
         if self.tokenizer is None and self.weights is not None:
             raise PilekitError("weights are shares of tokens, tokenizer=None asks for documents; give a tokenizer")

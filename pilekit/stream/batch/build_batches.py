@@ -20,6 +20,7 @@ from pilekit.display.progress import Reached
 from pilekit.documents import Document
 from pilekit.errors import PilekitError
 from pilekit.stream.batch.batch import BatchWriter
+from pilekit.stream.batch.without import Without
 from pilekit.stream.order.lane_grid import Grid, Share
 from pilekit.stream.pack.lane import Lane, encode_documents, rows_in
 from pilekit.stream.pack.window import DOCUMENT, Layout, Place, Turns, Window, padding, pieces_of
@@ -53,6 +54,7 @@ class BatchBuilder:
     tokenizer     None: items are untokenized documents; so is `writer`
     shard_names   by a document's shard number
     token_files   by a document's shard number, if documents come from token files
+    without       documents whose labels are ignored
     """
 
     source: LaneSource
@@ -62,6 +64,7 @@ class BatchBuilder:
     writer: BatchWriter | None
     shard_names: Sequence[str]
     token_files: Sequence[TokenIndex] = ()
+    without: Without | None = None
 
     @contextmanager
     def lane(self, lane: int, place: Place, before: int) -> Iterator[Lane]:
@@ -90,6 +93,8 @@ class BatchBuilder:
         if self.writer is None:
             return _raw_item(windows, share.batch_size, state)
         batch = self.writer.batch(parts, pieces, self.shard_names)
+        if self.without is not None and "labels" in batch:
+            self.without.hide(batch["labels"], pieces)
         batch["stream_state"] = torch.from_numpy(state)
         return batch
 

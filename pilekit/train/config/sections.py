@@ -60,6 +60,7 @@ class DataConfig(_DataSource, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     seq_len: RowLength = 2048
     dedup: Text | None = None
+    without: Text | None = None
     seed: FromZero = 0
     workers: FromZero = 0
     """Worker processes of each rank that make its batches; with 0 the rank makes them itself, between steps."""
