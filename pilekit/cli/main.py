@@ -182,7 +182,8 @@ def main() -> NoReturn:
     except (KeyboardInterrupt, click.Abort):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         name = arguments[0]
-        resumes = name in RESUMED or (name in RESUMED_WITH_OUT and "--out" in arguments)
+        option = "--out" if name in RESUMED_WITH_OUT else "--against" if name == "seen" else None
+        resumes = name in RESUMED or option in arguments
         again = "begins again; --out would resume" if name in RESUMED_WITH_OUT else "begins again"
         outcome = "resumes" if resumes else again
         click.echo(f"interrupted; the same command {outcome}", err=True)

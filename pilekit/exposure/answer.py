@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pilekit.corpus import Corpus, subsets_or_all
 from pilekit.corpus.listed_documents import Place, listed_documents, traced_documents
+from pilekit.dedup.find_copies import CopySearch
 from pilekit.errors import PilekitError
 from pilekit.exposure.asked_documents import Copy, copies_of, copies_of_given, documents_with
 from pilekit.exposure.run_documents import RunDocuments
@@ -22,6 +25,8 @@ from pilekit.stream.read.token_files import TokenCorpus
 from pilekit.train.config.check import manifest_of
 from pilekit.train.log.document_log import SCHEMA, in_order
 
+Int64 = npt.NDArray[np.int64]
+ROWS_AT_A_TIME = 1 << 14
 Wanted = tuple[Place, Copy | None]
 """A document to look for, and what it is a copy of."""
 
@@ -63,32 +68,50 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def answer(question: Question, run: RunDocuments, work: StepWork) -> SeenDocuments:
     """The steps of the run in which the documents of the question were."""
-    wanted: Sequence[Wanted] | None = None
+    wanted: Iterable[Wanted] | None = None
     more: dict[str, Any] = {}
+    numbers: Mapping[str, Int64] | None = None
     if question.against is not None:
-        wanted, more = copies_of_given(question.against, CorpusJob.of_steps(_texts_of(run), **work))
+        search, more = copies_of_given(question.against, CorpusJob.of_steps(_texts_of(run), **work))
+        wanted, numbers = _copies(search), search.numbers()
     elif question.subset is None:
         places, more = _asked(question, run, work)
-        wanted = list(dict.fromkeys((place, None) for place in places))
+        of_places = list[Wanted](dict.fromkeys((place, None) for place in places))
         if question.copies is not None:
-            wanted = [*wanted, *copies_of(places, question.copies).items()]
+            of_places += copies_of(places, question.copies).items()
+        wanted, numbers = of_places, _numbers(of_places)
     names = None if question.subset is None else subsets_or_all([question.subset], manifest_of(run.config.data))
-    pieces = in_order(_chosen(table, wanted, names) for table in run.tables())
+    pieces = in_order(_chosen(table, numbers, names) for table in run.tables())
     seen = _seen_documents(pieces)
     summary = {
         "run": str(run.run.path),
         "steps": [run.steps.start, run.steps.stop - 1],
         "replayed": [[span.start, span.stop - 1] for span in run.replayed],
-        "documents": len(seen if wanted is None else {place for place, _ in wanted}),
+        "documents": len(seen) if numbers is None else sum(map(len, numbers.values())),
         "seen": len(seen),
         "tokens": sum(row["tokens"] for row in seen.values()),
         **({"began_from": run.began_from} if run.steps.start > 1 else {}),
         **more,
     }
-    rows = [
-        _row(place, seen, copy) for place, copy in ([(place, None) for place in seen] if wanted is None else wanted)
-    ]
-    return SeenDocuments(pa.Table.from_pylist(rows, SEEN_ROWS), summary)
+    rows = (
+        _row(place, seen, copy) for place, copy in (((place, None) for place in seen) if wanted is None else wanted)
+    )
+    tables = [SEEN_ROWS.empty_table()]
+    while some := list(islice(rows, ROWS_AT_A_TIME)):  # There may be millions of pairs of copies.
+        tables.append(pa.Table.from_pylist(some, SEEN_ROWS))
+    return SeenDocuments(pa.concat_tables(tables), summary)
+
+
+def _copies(search: CopySearch) -> Iterator[Wanted]:
+    return (((copy.shard, copy.number), Copy(copy.original, copy.similarity, copy.reason)) for copy in search)
+
+
+def _numbers(wanted: Sequence[Wanted]) -> dict[str, Int64]:
+    """The distinct documents: their numbers by shard, ascending."""
+    by_shard: dict[str, list[int]] = {}
+    for (shard, number), _ in wanted:
+        by_shard.setdefault(shard, []).append(number)
+    return {shard: np.unique(np.array(numbers, np.int64)) for shard, numbers in by_shard.items()}
 
 
 def _asked(question: Question, run: RunDocuments, work: StepWork) -> tuple[list[Place], dict[str, Any]]:
@@ -108,20 +131,17 @@ def _texts_of(run: RunDocuments) -> Corpus:
     return corpus
 
 
-def _chosen(table: pa.Table, wanted: Collection[Wanted] | None, subsets: Sequence[str] | None) -> pa.Table:
-    """The pieces of the documents that are wanted, or of these subsets."""
-    if wanted is None:
+def _chosen(table: pa.Table, chosen: Mapping[str, Int64] | None, subsets: Sequence[str] | None) -> pa.Table:
+    """The pieces of the documents of these numbers by shard, or of these subsets."""
+    if chosen is None:
         return table.filter(pc.is_in(table["subset"].cast(pa.string()), pa.array(subsets, pa.string())))
-    by_shard: dict[str, list[int]] = {}
-    for (shard, number), _ in wanted:
-        by_shard.setdefault(shard, []).append(number)
     shards = table["shard"].unify_dictionaries().combine_chunks()
     numbers = table["number"].to_numpy()
     codes = np.asarray(shards.indices)
     is_chosen = np.zeros(len(table), bool)
     for code, shard in enumerate(shards.dictionary.to_pylist()):
-        if shard in by_shard:
-            is_chosen |= (codes == code) & np.isin(numbers, by_shard[shard])
+        if shard in chosen:
+            is_chosen |= (codes == code) & np.isin(numbers, chosen[shard])
     return table.filter(pa.array(is_chosen))
 
 

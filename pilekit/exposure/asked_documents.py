@@ -17,7 +17,7 @@ from pilekit.artifacts.header import finished_header
 from pilekit.corpus import Corpus, Manifest
 from pilekit.corpus.listed_documents import Place
 from pilekit.corpus.shard import STANDARD_INPUT
-from pilekit.dedup.find_copies import THRESHOLD, find_copies
+from pilekit.dedup.find_copies import THRESHOLD, CopySearch, find_copies
 from pilekit.dedup.previous_runs import COMMAND, KIND
 from pilekit.dedup.show.removed_pairs import removals
 from pilekit.errors import PilekitError, shortened
@@ -48,13 +48,11 @@ def documents_with(text: str, job: CorpusJob) -> tuple[list[Place], dict[str, in
     return places, scanned(job.corpus, counts.read.total(), counts.skipped.count)
 
 
-def copies_of_given(path: str, job: CorpusJob) -> tuple[list[tuple[Place, Copy]], dict[str, Any]]:
+def copies_of_given(path: str, job: CorpusJob) -> tuple[CopySearch, dict[str, Any]]:
     """The copies, in the job's corpus, of the documents at a path, and what was scanned and compared."""
-    originals = given_documents(path, job.corpus.manifest)
-    search = find_copies(originals, job)
-    copies = [((copy.shard, copy.number), Copy(copy.original, copy.similarity, copy.reason)) for copy in search.copies]
+    search = find_copies(given_documents(path, job.corpus.manifest), job)
     given = {"path": path, "documents": search.originals, "copied": search.copied, "threshold": THRESHOLD}
-    return copies, {"against": given, "scanned": scanned(job.corpus, search.documents, search.skipped.count)}
+    return search, {"against": given, "scanned": scanned(job.corpus, search.documents, search.skipped.count)}
 
 
 def given_documents(path: str, manifest: Manifest) -> Corpus:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from pilekit.display.fitted_table import DASH, Column, FittedTable
+from pilekit.display.fitted_table import DASH, MOST_ROWS, Column, FittedTable
 from pilekit.display.table_result import TableResult
 from pilekit.errors import counted
 
@@ -53,21 +53,26 @@ class SeenDocuments(TableResult):
         """The rows."""
         return self.rows
 
-    def table(self) -> FittedTable[dict[str, Any]]:
+    def table(self) -> FittedTable[int]:
         """A row per document, and sentences about what was looked at."""
+        shown = self.rows.slice(0, MOST_ROWS).to_pylist()
+
+        def of_row(title: str, cell: Callable[[dict[str, Any]], str], **look: Any) -> Column[int]:
+            return Column(title, lambda place: cell(shown[place]), **look)
+
         columns = [
-            Column[dict[str, Any]]("Document", lambda row: f"{row['shard']} {row['number']}"),
-            Column("Subset", lambda row: DASH if row["subset"] is None else row["subset"], justify="left"),
-            Column("Times", lambda row: f"{row['times']:,}"),
-            Column("Tokens", lambda row: f"{row['tokens']:,}"),
-            Column("Steps", lambda row: _listed(row["steps"]), justify="left"),
+            of_row("Document", lambda row: f"{row['shard']} {row['number']}"),
+            of_row("Subset", lambda row: DASH if row["subset"] is None else row["subset"], justify="left"),
+            of_row("Times", lambda row: f"{row['times']:,}"),
+            of_row("Tokens", lambda row: f"{row['tokens']:,}"),
+            of_row("Steps", lambda row: _listed(row["steps"]), justify="left"),
         ]
-        rows = self.rows.to_pylist()
         if "against" in self.summary:  # else the document itself is in the table
-            columns.append(Column("Copy of", lambda row: _original(row["copy_of"]), justify="left"))
-        if any(row["copy_of"] for row in rows):
-            columns.append(Column("Similarity", lambda row: DASH if row["copy_of"] is None else _similarity(row)))
-        return FittedTable(rows, columns, priority=("Subset", "Times", "Tokens"), notes=self._notes())
+            columns.append(of_row("Copy of", lambda row: _original(row["copy_of"]), justify="left"))
+        if self.rows["copy_of"].null_count < len(self.rows):
+            columns.append(of_row("Similarity", lambda row: DASH if row["copy_of"] is None else _similarity(row)))
+        places = range(len(self.rows))
+        return FittedTable(places, columns, priority=("Subset", "Times", "Tokens"), notes=self._notes())
 
     def _notes(self) -> list[str]:
         summary = self.summary

@@ -15,6 +15,7 @@ import zstandard
 from tests.shards.making import record, unzstd
 from tests.stopping import interrupt, kill, partial_files, tree, wait_for
 from tests.tokenize.making import byte_level_bpe, saved
+from tests.train.runs import tiny_run, trainer
 from tests.web_server import serving
 from tests.workers.ray_cluster import LABELS, TwoNodes, children, pilekit, published, started
 
@@ -261,3 +262,24 @@ def test_counting_and_tracing_give_the_bytes_of_local_processes_when_a_node_is_l
         same_bytes_with_a_node_lost(cluster, (*command, "--jobs", 2, "--out"), step, tmp_path / command[0], home)
         rows = pq.read_table(tmp_path / command[0] / "ray/pile")
         assert sum(rows[found].to_pylist()) > 500
+
+
+@pytest.mark.slow
+def test_copies_of_other_documents_are_those_of_local_processes_when_a_node_is_lost(
+    cluster: TwoNodes, tmp_path: Path
+) -> None:
+    made, given, cache = tiny_run(tmp_path / "run", documents=40), tmp_path / "given.jsonl", tmp_path / "cache"
+    trainer(made, made / "seen", "train.steps=3").fit()
+    texts = [json.loads(line)["text"] for line in unzstd(made / "data/01.jsonl.zst").split(b"\n") if line]
+    given.write_text("".join(json.dumps({"text": f"{text} !"}) + "\n" for text in texts[::3]))
+    seen = ("seen", made / "seen", "--against", given, "--json")
+    expected = pilekit(*seen, at=made, PILEKIT_CACHE=tmp_path / "local")
+    assert json.loads(expected)["against"]["copied"] > 5
+    cluster.complete()
+    (cluster.held / ".pairs.").touch()
+    with started(*seen, *cluster.ray, at=made, PILEKIT_CACHE=cache) as process:
+        with cluster.holding(process, cache, ".pairs."):
+            cluster.lose("node")
+        output, errors = process.communicate(timeout=240)
+    assert (process.returncode, output) == (0, expected), errors
+    assert not tree(cache)
