@@ -26,6 +26,9 @@ TOKENS_FILE = "tokens.parquet"
 SEQUENCES_FILE = "sequences.parquet"
 """The table of sequences that `pilekit memorised` writes into its folder."""
 
+RUNS_FILE = "runs.parquet"
+"""The table of runs that `pilekit mix run` writes into its folder."""
+
 SUMS_FILES = ("SHA256SUMS", "SHA256SUMS.txt")
 """Names of a file of checksums in the corpus root; pilekit writes the first."""
 
@@ -53,6 +56,8 @@ def written_beside(name: str) -> str | None:
         return "holds the bits of tokens that a model predicted, and is not a shard; give the shards"
     if name == SEQUENCES_FILE:
         return "holds the sequences that a model continued, and is not a shard; give the shards"
+    if name == RUNS_FILE:
+        return "holds the runs of a design of mixtures, and is not a shard; give the shards"
     if name == HEADER_FILE:
         return "says how its folder was made, and is not a shard; give the folder"
     if name in SUMS_FILES:

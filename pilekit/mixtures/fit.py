@@ -40,12 +40,13 @@ def fit_mixtures(
 ) -> MixtureFit:
     """Fit runs of different mixtures, and choose the best mixture.
 
-    table            a .csv or .parquet file with a row per run, with the columns `weight.NAME` and `loss.NAME`; or
-                     several, whose rows are joined by the columns that they share
+    table            the folder of a design whose runs are done; or a .csv or .parquet file with a row per run and the
+                     columns `weight.NAME` and `loss.NAME`; or several, whose rows are joined by columns that they share
     target           what shall be low: "overall", the losses weighted by the corpus's own shares; "equal", their mean;
                      or names of subsets, as a list or with commas, for the mean of these
-    shares           the corpus's own shares, by subset. Default: the mean of the table's mixtures
-    caps             the largest weight of a subset. Default: the largest in any run, so nothing is extrapolated
+    shares           the corpus's own shares, by subset. Default: those of the design, or else the mean of the mixtures
+    caps             the largest weight of a subset. Default: that of the design, or else the most that any run has,
+                     because nothing is known beyond
     weight_columns   other names of columns, with `*` for the subset's: "train_*"
     loss_columns     the same for the losses: "metric/*_val_loss"
 

@@ -19,12 +19,13 @@ import numpy as np
 from pilekit.artifacts.file_lock import locked
 from pilekit.artifacts.own_file import read_own
 from pilekit.corpus import Part
+from pilekit.corpus.sidecar_files import RUNS_FILE
 from pilekit.display.wrong_names import NearestNames
 from pilekit.errors import PilekitError
 from pilekit.evaluate.results.result import RESULT_FILE
 from pilekit.evaluate.results.result_folder import RESULT, StoredResult
 from pilekit.mixtures.design import MixtureDesign, read_design
-from pilekit.mixtures.run_table import RUNS_FILE, RunTable, write_runs
+from pilekit.mixtures.run_table import RunTable, write_runs
 from pilekit.workers import Advance, map_shards, usable_cpus
 
 

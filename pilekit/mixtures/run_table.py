@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from pilekit.artifacts.checked import reason_of_damage
 from pilekit.artifacts.sealed import SealedHeader, SealedKind
+from pilekit.corpus.sidecar_files import RUNS_FILE
 from pilekit.errors import PilekitError, shortened
 
 Float64 = npt.NDArray[np.float64]
@@ -36,7 +37,6 @@ PATTERNS = (("weight.*", "loss.*"), ("train_*", "metric/*_val_loss"))
 ROUNDING = 0.05
 """Weights are scaled to the sum 1. A sum that is farther from 1 is a mistake, such as percentages."""
 
-RUNS_FILE = "runs.parquet"
 RUNS = SealedKind("a table of mixture runs", 1, "remove it, and `pilekit mix run` collects the runs again")
 
 _LARGEST_FILE = 1 << 30

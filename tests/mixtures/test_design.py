@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilekit import Corpus, PilekitError, design_mixtures, fit_mixtures, load_config, load_tokenizer
+from pilekit.corpus.sidecar_files import RUNS_FILE
 from pilekit.mixtures.design import MixtureDesign, draw_mixtures, read_design
-from pilekit.mixtures.run_table import RUNS_FILE, RunTable, write_runs
+from pilekit.mixtures.run_table import RunTable, write_runs
 from pilekit.train.config.sections import differences
 from tests.cli.running import refused, run
 from tests.mixtures.laws import PowerLaw

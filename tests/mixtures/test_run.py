@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pilekit import PilekitError, bits_per_byte, design_mixtures, fit_mixtures, run_mixtures
-from pilekit.mixtures.run_table import RUNS_FILE, read_runs
+from pilekit import PilekitError, bits_per_byte, corpus_stats, design_mixtures, fit_mixtures, run_mixtures
+from pilekit.corpus.sidecar_files import RUNS_FILE
+from pilekit.mixtures.run_table import read_runs
 from tests.cli.running import PILEKIT, run
 from tests.mixtures.test_design import with_val
 from tests.train.runs import tiny_run
@@ -56,6 +57,23 @@ def test_killed_and_divided_runs_have_the_table_of_one_that_did_all(mix: Path, t
     fit = fit_mixtures(whole)
     assert (fit.runs, fit.mixtures, fit.own_shares_known) == (11, 4, True)
     assert fit.refused == "there are 4 different mixtures, and under 32 say too little"
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_and_the_same_command_resumes(mix: Path, tmp_path: Path) -> None:
+    folder = copied(mix, tmp_path / "mix")
+    command = [*PILEKIT, "mix", "run", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not (folder / "runs" / "001").exists():
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate()
+    assert (process.returncode, output) == (130, "")
+    assert errors.splitlines()[0] == "1 run done"
+    assert errors.splitlines()[-1] == "interrupted; the same command resumes"
+    assert len(read_runs([folder]).losses) == 1
+    with pytest.raises(PilekitError, match=r"runs.parquet: holds the runs of a design of mixtures, and is not a shard"):
+        corpus_stats(folder / RUNS_FILE)
 
 
 @pytest.mark.slow
