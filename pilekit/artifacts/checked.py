@@ -52,9 +52,13 @@ def shown(value: Any) -> str:
     if value is None:
         return "(not given)"
     try:
-        return shortened(json.dumps(value, ensure_ascii=False, default=str), 100)
+        return shortened(json.dumps(value, ensure_ascii=False, default=_as_json), 100)
     except ValueError:  # Python prints no integers of thousands of digits
         return "(too many digits)"
+
+
+def _as_json(value: object) -> object:
+    return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else str(value)
 
 
 def either(choices: Iterable[Any]) -> str:

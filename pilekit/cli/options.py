@@ -116,6 +116,19 @@ def repeats(typed: str) -> dict[str, float]:
     return factors
 
 
+def weights(typed: str) -> dict[str, float] | list[tuple[int, dict[str, float]]]:
+    """As `repeats`; or `0:ArXiv=1;1000:ArXiv=1,GitHub=2`, as pairs of a step and its weights."""
+    if not re.match(r"\s*\d+\s*:", typed):
+        return repeats(typed)
+    entries = []
+    for part in typed.split(";"):
+        step, colon, shares = part.partition(":")
+        if not colon or not re.fullmatch(r"\s*\d{1,15}\s*", step):
+            raise click.BadParameter(f"{visible(part, 80)} is not STEP:NAME=X,..., such as 1000:ArXiv=1,GitHub=2")
+        entries.append((int(step), repeats(shares)))
+    return entries
+
+
 def lanes(typed: str) -> tuple[int, int]:
     """`32,4`, as (32, 4). A text that is not two whole numbers is wrong usage."""
     match = re.fullmatch(r"\s*([0-9]{1,9})\s*,\s*([0-9]{1,9})\s*", typed)

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilekit.cli.display.output import print_fitted, terminal
-from pilekit.cli.options import Described, Similarity, corpus_argument, exact_subsets, lanes, repeats, setting_options
+from pilekit.cli.options import (
+    Described,
+    Similarity,
+    corpus_argument,
+    exact_subsets,
+    lanes,
+    repeats,
+    setting_options,
+    weights,
+)
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.display.progress import count_progress, waiting
 from pilekit.errors import PilekitError, counted, shortened
@@ -27,6 +36,10 @@ if TYPE_CHECKING:
     from pilekit.stream.pile_stream import PileStream
 
 SHOWN_ROWS = 3
+WEIGHTS = (
+    "The mixture as shares of tokens, such as ArXiv=0.3,GitHub=0.7; replaces --subsets and --repeats. Or by step: "
+    "0:ArXiv=1;1000:ArXiv=1,GitHub=2."
+)
 
 
 @click.command()
@@ -34,12 +47,12 @@ SHOWN_ROWS = 3
 @setting_options(
     StreamSettings,
     *("tokenizer", "seq_len", "batch_size", "global_batch_size", "world_size", "packing", "window", "lanes", "seed"),
-    *("repeats", "weights", "dedup", "copies", "copies_max", "on_error"),
+    *("repeats", "weights", "ramp", "dedup", "copies", "copies_max", "on_error"),
     tokenizer={"metavar": "F"},
     world_size={"help": "Number of ranks; this is rank 0.", "default": 1},
     lanes={"type": lanes, "metavar": "R,M"},
     repeats={"type": repeats, "metavar": "NAME=X,..."},
-    weights={"type": repeats, "metavar": "NAME=X,..."},
+    weights={"type": weights, "metavar": "NAME=X,...", "help": WEIGHTS},
     dedup={"type": click.Path(path_type=Path), "metavar": "DIR"},
     copies={"type": Similarity(0, 1), "metavar": "A"},
 )
@@ -86,7 +99,7 @@ def command(
     options = {name: value for name, value in options.items() if value is not None}
     if (subsets := exact_subsets(options.pop("subsets", None), corpus)) is not None:
         options["subsets"] = subsets
-    given = {name: options[name] for name in ("repeats", "weights", "dedup", "copies") if name in options}
+    given = {name: options[name] for name in ("repeats", "weights", "ramp", "dedup", "copies") if name in options}
     mixture = RowSettings(subsets=subsets, **given)
     exact_mixture(mixture, corpus.manifest)  # Find a wrong name before torch is imported.
     if any(shard.path == STANDARD_INPUT for shard in corpus.shards):
@@ -130,7 +143,7 @@ def command(
         else:
             print_fitted(stream_rows.step_table(documents, console.width))
     else:
-        if "weights" in options:
+        if isinstance(options.get("weights"), dict):
             factors = ", ".join(f"{name} {factor:g}" for name, factor in stream.repeats.items())
             click.echo(f"repeats by these weights: {factors}", err=True)
         batches, result = _timed(stream, steps)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pilekit.errors import counted
 from pilekit.stream.order.lane_grid import Share
+from pilekit.stream.pack.subset_lanes import UNIT_BYTES, Mixture
 from pilekit.stream.pack.window import MOST_TOKENS
 from pilekit.stream.read.document_selection import StreamDocuments
 from pilekit.stream.read.shuffled_blocks import MOST_CHARACTERS
@@ -24,6 +26,9 @@ class Explanation(dict[str, Any]):
     repeats                      {subset: uses of its documents per epoch}, where it is not 1
     copies, copies_max           how the copies that a dedup removed count; 0: not at all
     uses                         with copies: the sum of all documents' weights, before `repeats`; else None
+    weights, ramp                the entries of weights by step, {"step", "weights"} each, in shares with sum 1; None, 0
+    epochs                       with weights by step: {subset: {"documents", "epochs"}}, the subset's documents, and
+                                 how many epochs this rank's batches have had of them so far
     documents                    the number selected; None under the sequential plan, known only by reading
     global_batch_size, batch_size, grad_accum, rank, world_size
     world_sizes                  the valid world sizes
@@ -47,6 +52,7 @@ class Explanation(dict[str, Any]):
         again = counted(self["restore_documents"], "document is", "documents are")
         memory = f"{self['memory_per_rank'] / 1e6:,.0f} MB"
         weighed = "size of cluster ^ {copies:g}, at most {copies_max}: {uses:,.10g} uses per epoch, before repeats"
+        epochs = (f"{name} {of['epochs']:.2f} of {of['documents']:,}" for name, of in self["epochs"].items())
         sizes = "batch_size {batch_size} x grad_accum {grad_accum} x world_size {world_size}"
         return [
             ("plan", "{plan}: {reason}".format_map(texts)),
@@ -54,6 +60,9 @@ class Explanation(dict[str, Any]):
             *([("sequence", "; ".join(parts))] if parts else []),
             *([("copies", weighed.format_map(self))] if self["uses"] is not None else []),
             *([("repeats", ", ".join(f"{name} {factor:g}" for name, factor in repeats.items()))] if repeats else []),
+            *((f"from step {entry['step']:,}", _shares(entry["weights"])) for entry in self["weights"] or ()),
+            *([("ramp", counted(self["ramp"], "step"))] if self["ramp"] else []),
+            *([("epochs", f"{', '.join(epochs)} documents")] if self["epochs"] else []),
             ("lanes", f"{counted(self['rows'], 'row')} x {counted(self['columns'], 'column')} = {self['lanes']}"),
             ("step", f"{counted(self['global_batch_size'], 'sample')}: " + sizes.format_map(texts)),
             ("world sizes", texts["world_sizes"]),
@@ -64,8 +73,17 @@ class Explanation(dict[str, Any]):
         ]
 
 
-def order_of(selected: StreamDocuments, unit: int) -> str:
+def _shares(weights: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {share:.4g}" for name, share in weights.items())
+
+
+def order_of(selected: StreamDocuments, unit: int, mixture: Mixture | None = None) -> str:
     """The order of the documents, as a line for people."""
+    if mixture is not None:
+        most = max(mixture.units.values())
+        groups = f", in groups of up to {counted(most, 'consecutive document')}" if most > 1 else ""
+        within = f"random over the whole subset{groups}" if selected.shuffle else "as in the corpus"
+        return f"drawn by weights from each subset's own sequence, {within}"
     if not selected.shuffle:
         return "as in the corpus: shuffle is off"
     if selected.block is None:
@@ -76,19 +94,37 @@ def order_of(selected: StreamDocuments, unit: int) -> str:
     return f"shard after shard, {within}; `pilekit reframe` gives random order"
 
 
-def explain(selected: StreamDocuments, share: Share, unit: int, window: int | None, packing: str) -> Explanation:
-    """The explanation of a stream; `packing` is PileStream's argument, `window` is None without a tokenizer."""
+def explain(
+    selected: StreamDocuments,
+    share: Share,
+    unit: int,
+    window: int | None,
+    packing: str,
+    mixture: Mixture | None = None,
+    epochs: Mapping[str, float] | None = None,
+) -> Explanation:
+    """The explanation of a stream.
+
+    packing   PileStream's argument
+    window    None without a tokenizer
+    mixture   of weights by step
+    epochs    of each subset so far, with these weights
+    """
     grid = share.grid
+    schedule = None if mixture is None else mixture.revisions[-1].schedule
+    units = 0 if mixture is None else sum(mixture.units.values())
+    unit = unit if mixture is None else max(mixture.units.values())
     lanes = 1 if grid.finite else grid.lanes // share.world_size
     indexes = selected.plan.indexes
     documents = sum(index.header.documents for index in indexes)
     text = sum(index.header.text_bytes for index in indexes) / documents if documents else 6000
     lane_bytes = unit * text if window is None else 4 * min(MOST_TOKENS, window * text / _BYTES_PER_TOKEN)
+    lane_bytes += min(UNIT_BYTES, units * text)
     lane_bytes += 0 if selected.block is None else min(MOST_CHARACTERS, selected.block * text)
     return Explanation(
         plan=grid.plan,
         reason=selected.plan.reason,
-        order=order_of(selected, unit),
+        order=order_of(selected, unit, mixture),
         rows=grid.rows,
         columns=grid.columns,
         lanes=grid.lanes,
@@ -98,7 +134,13 @@ def explain(selected: StreamDocuments, share: Share, unit: int, window: int | No
         copies=0.0 if selected.clusters is None else selected.clusters.copies,
         copies_max=None if selected.clusters is None else selected.clusters.copies_max,
         uses=selected.uses,
-        documents=selected.count,
+        weights=None if schedule is None else schedule.listed(),
+        ramp=0 if schedule is None else schedule.ramp,
+        epochs={
+            name: {"documents": len(selected.of_subset(name)), "epochs": count}
+            for name, count in (epochs or {}).items()
+        },
+        documents=selected.count if mixture is None else sum(len(selected.of_subset(name)) for name in mixture.names),
         global_batch_size=grid.global_batch_size,
         batch_size=share.batch_size,
         grad_accum=share.grad_accum,
@@ -109,5 +151,5 @@ def explain(selected: StreamDocuments, share: Share, unit: int, window: int | No
         worker_counts=share.worker_counts(),
         lanes_per_rank=lanes,
         memory_per_rank=int(lanes * lane_bytes),
-        restore_documents=lanes * (unit if window is None else 1 if packing == "concat" else window),
+        restore_documents=lanes * (units + (unit if window is None else 1 if packing == "concat" else window)),
     )

@@ -109,12 +109,14 @@ def pass_batches(
                 windows = rows_between(rows, batch_begin - first, batch_begin - first + share.batch_size)
                 after = lane.place
                 if windows and (number + 1) % accumulation:
-                    after = Place(*windows[-1].after[-1].tolist())
+                    after = Place.of(windows[-1].after[-1])
                 missing = share.batch_size - rows_in(windows)
                 if missing and builder.writer is None:  # untokenized: the first documents of the pass again
                     row = batch_begin + share.batch_size - missing
                     windows += _rows_again(builder, begin, row % at if at > resumed_at else row, missing)
-                yield builder.batch(share, number, windows, np.zeros(1, np.int64), np.array([after], np.int64))
+                yield builder.batch(
+                    share, number, windows, np.zeros(1, np.int64), np.array([after.numbers()], np.int64)
+                )
         return at >= (next_step + 1) * size if drop_last else at > next_step * size
 
 

@@ -20,6 +20,7 @@ from pilekit.errors import PilekitError
 from pilekit.stream.batch.build_batches import BatchBuilder, Item, build_batches
 from pilekit.stream.finite_pass import Passes, pass_part
 from pilekit.stream.order.lane_grid import Share
+from pilekit.stream.pack.subset_lanes import Mixture, SubsetLanes
 from pilekit.stream.pack.window import Place
 from pilekit.stream.read.document_selection import StreamDocuments
 from pilekit.stream.read.lane_documents import LaneSource
@@ -34,9 +35,10 @@ class Iteration:
     documents             the stream's documents
     make_builder          (source of the lanes, rows that a step takes from a lane) -> the builder of batches
     share, unit, passes   this rank's part of the grid, documents in a unit, and the passes of a finite stream
+    mixture               of a stream whose weights change with the step
 
     builder               makes the batches
-    lane_starts           int64 [L, 3]: the places at which all lanes begin
+    lane_starts           int64 [L, n]: the places at which all lanes begin
     record                of the batches that were handed out
     is_loaded             whether no batch was handed out since a state was loaded
     resumed_at            (optimizer step, places of all lanes before it) of the latest resume; None: inside a step
@@ -46,20 +48,26 @@ class Iteration:
     def __init__(
         self,
         documents: StreamDocuments,
-        make_builder: Callable[[LaneSource, int], BatchBuilder],
+        make_builder: Callable[[LaneSource | SubsetLanes, int], BatchBuilder],
         share: Share,
         unit: int,
         passes: Passes | None,
+        mixture: Mixture | None = None,
     ) -> None:
         self._documents, self._make_builder = documents, make_builder
         self._iterators = 0  # the number of iterators so far; only the batches of the last one count
-        self.use_grid(share, unit, passes)
+        self.use_grid(share, unit, passes, mixture)
         self.resume_from(Record(self.lane_starts.copy(), 0, np.zeros((len(documents.subset_ids), 2), np.int64)))
 
-    def use_grid(self, share: Share, unit: int, passes: Passes | None) -> None:
+    def use_grid(self, share: Share, unit: int, passes: Passes | None, mixture: Mixture | None = None) -> None:
         """Read this share of a grid; `resume_from` must follow."""
         documents, lanes, end = self._documents, share.grid.lanes, None
-        self.share, self.unit, self.passes = share, unit, passes
+        self.share, self.unit, self.passes, self.mixture = share, unit, passes, mixture
+        if mixture is not None:
+            subset_lanes = SubsetLanes(documents, mixture, share.grid)
+            self.lane_starts = subset_lanes.starts()
+            self.builder = self._make_builder(subset_lanes, share.grid.per_visit)
+            return
         self.lane_starts = np.zeros((lanes, 3), np.int64)
         if share.grid.plan == "random":
             self.lane_starts[:, 0] = np.arange(lanes)
@@ -69,7 +77,7 @@ class Iteration:
         if share.grid.plan == "sequential":
             source = Sequential(documents, lanes, end)
         else:
-            source = RandomAccess(documents, lanes, unit, end)
+            source = RandomAccess(documents, documents.sequence(unit, lanes), end=end)
         self.builder = self._make_builder(source, share.grid.per_visit)
 
     def resume_from(
@@ -137,7 +145,7 @@ class Iteration:
         record = self.record
         if self.passes is None:
             return build_batches(self.builder, self.share, record.places, part.numbers(record.batch))
-        begin, place = (Place(*places[0].tolist()) for places in (self.lane_starts, record.places))
+        begin, place = (Place.of(places[0]) for places in (self.lane_starts, record.places))
         # A state that was just loaded may be at the end: then nothing is left. Otherwise an ended pass begins again.
         return pass_part(
             self.builder, self.share, self.passes, begin, place, record.batch, part, again=not self.is_loaded
@@ -168,5 +176,5 @@ class Iteration:
 
     def begin_pass(self, passes: Passes) -> None:
         """Stand at the beginning of these passes, with the counts of all batches so far."""
-        self.use_grid(self.share, self.unit, passes)
+        self.use_grid(self.share, self.unit, passes, self.mixture)
         self.resume_from(replace(self.record, places=self.lane_starts.copy(), batch=0))

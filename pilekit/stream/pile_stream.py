@@ -42,7 +42,9 @@ from pilekit.stream.finite_pass import Epoch, Passes
 from pilekit.stream.iteration import Iteration
 from pilekit.stream.loader import StreamLoader, refuse_second_sharding
 from pilekit.stream.order.lane_grid import COLUMNS, Grid, Share, batch_sizes, default_rows
+from pilekit.stream.order.schedule import Schedule
 from pilekit.stream.order.topology import rank_of_world
+from pilekit.stream.pack.subset_lanes import moved_columns, new_mixture, resumed_mixture
 from pilekit.stream.pack.window import Layout, Window, padding, pieces_of
 from pilekit.stream.read.document_selection import StreamDocuments, checked_filters
 from pilekit.stream.read.mixture import exact_mixture
@@ -126,7 +128,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
             raw=self.is_raw,
             cache=None if settings.cache is None else FrameCache.at(settings.cache, settings.cache_bytes),
         )
-        if shares is not None:
+        if isinstance(shares, dict):
             self.repeats = self._documents.take_weights(shares, self._tokenizer, settings.append_eod)
         self.subset_names = tuple(self._documents.subset_ids)
         self._fingerprint = {**self._documents.fingerprint(), "tokenizer": None}
@@ -160,8 +162,12 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         share = grid.share(self.rank, self.world_size, accumulation)
         passes = None if epochs is None else Passes(epochs, settings.drop_last)
         self._changes: list[dict[str, Any]] = []
-        unit = self._documents.default_unit(grid.lanes)
-        self._iteration = Iteration(self._documents, make_builder, share, unit, passes)
+        unit, mixture = self._documents.default_unit(grid.lanes), None
+        if isinstance(shares, Schedule):
+            with of_setting("weights"):
+                mixture = new_mixture(self._documents, shares, grid.lanes, self._tokenizer, settings.append_eod)
+            self._fingerprint["weights"] = shares.to_json()
+        self._iteration = Iteration(self._documents, make_builder, share, unit, passes, mixture)
 
     def __repr__(self) -> str:
         count = "" if self._documents.count is None else f"{counted(self._documents.count, 'document')}, "
@@ -266,7 +272,8 @@ class PileStream(NearestNames, IterableDataset[Batch]):
                 "leaves the state to stream.advance(batch) in the main process"
             )
         per_epoch = self._documents.per_epoch(unit)
-        plan = StatePlan(grid=self.grid, passes=passes, unit=unit, window=self.window, per_epoch=per_epoch)
+        units = {} if self._iteration.mixture is None else dict(self._iteration.mixture.units)
+        plan = StatePlan(grid=self.grid, passes=passes, unit=unit, window=self.window, per_epoch=per_epoch, units=units)
         step, batch = divmod(record.batch, self.grad_accum)
         return StreamState(
             fingerprint=self._fingerprint,
@@ -298,6 +305,9 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         strict   False: `subsets` and `repeats` may differ too, from here on. The state records the earlier values and
                  their last step. Documents of open windows may then be used again
 
+        Weights by step may differ at steps that are not yet reached, and the state records that too. A window that a
+        lane has open follows the earlier ones to its end; nothing is lost or used again.
+
         PilekitError names the field if the state has other shards, tokenizer, seq_len, packing, seed, plan and so on.
         If its global_batch_size and grid do not fit this world size, the message lists valid numbers.
         """
@@ -315,9 +325,21 @@ class PileStream(NearestNames, IterableDataset[Batch]):
             settings["global_batch_size"] = global_batch_size
         grid = grid_for(loaded, {**settings, "finite": self.grid.finite})
         accumulation = accumulation_for(loaded, grid, self.world_size, batch_size, grad_accum)
-        iteration.use_grid(grid.share(self.rank, self.world_size, accumulation), loaded.plan.unit, loaded.plan.passes)
-        places, self._changes = loaded.places(), list(loaded.changes)
-        if earlier_values:
+        share, mixture, changes = (
+            grid.share(self.rank, self.world_size, accumulation),
+            iteration.mixture,
+            loaded.changes,
+        )
+        until, was = loaded.step + (loaded.batch > 0), loaded.fingerprint.get("weights")
+        if mixture is not None:
+            mixture = resumed_mixture(mixture, was, loaded.plan.units, changes, until)
+        iteration.use_grid(share, loaded.plan.unit, loaded.plan.passes, mixture)
+        places, self._changes = loaded.places(), list(changes)
+        if mixture is not None:
+            places = moved_columns(places, list(loaded.plan.units), iteration.lane_starts, mixture.names)
+            if was != self._fingerprint["weights"]:
+                self._changes.append({"until_step": until, "was": {"weights": was}})
+        elif earlier_values:
             places = self._documents.moved_places(places, loaded.plan.per_epoch, loaded.plan.unit)
             self._changes.append({"until_step": loaded.step, "was": earlier_values})
         by_subset = np.zeros((len(self.subset_names), 2), np.int64)
@@ -332,7 +354,13 @@ class PileStream(NearestNames, IterableDataset[Batch]):
     @property
     def order(self) -> str:
         """The order of the documents, as a line for people."""
-        return order_of(self._documents, self._iteration.unit)
+        return order_of(self._documents, self._iteration.unit, self._iteration.mixture)
+
+    def epochs_of(self, documents: Mapping[str, float]) -> dict[str, float]:
+        """With weights by step: the epochs that so many documents are of each subset; else nothing."""
+        mixture = self._iteration.mixture
+        names = () if mixture is None else mixture.names
+        return {name: documents.get(name, 0) / len(self._documents.of_subset(name)) for name in names}
 
     def stats(self) -> dict[str, Any]:
         """Counts of all batches that this rank was handed since the run began, resumed parts included.
@@ -366,7 +394,8 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         if isinstance(self.corpus, TokenCorpus):
             self.corpus.needs_table("peek")
         iteration, record = self._iteration, self._iteration.record
-        known_places = [] if self._changes else [(0, iteration.lane_starts)]
+        is_known = all(change["was"].keys() == {"weights"} for change in self._changes)
+        known_places = [(0, iteration.lane_starts)] if is_known else []
         if iteration.resumed_at is not None:
             known_places.append(iteration.resumed_at)
         if self.world_size == 1 and record.batch % self.grad_accum == 0:  # other ranks' lanes are not recorded
@@ -376,7 +405,9 @@ class PileStream(NearestNames, IterableDataset[Batch]):
     def explain(self) -> Explanation:
         """How the stream is divided: plan, lanes, valid sizes, memory, the cost of restoring; print it."""
         window = None if self.is_raw else self.window
-        return explain(self._documents, self.share, self._iteration.unit, window, self.packing)
+        mixture, counts = self._iteration.mixture, self._iteration.record.by_subset(self.subset_names)
+        epochs = self.epochs_of({name: documents for name, (documents, _) in counts.items()})
+        return explain(self._documents, self.share, self._iteration.unit, window, self.packing, mixture, epochs)
 
 
 def _tokenizer_with_eod(tokenizer: object) -> Tokenizer:

@@ -16,9 +16,9 @@ import torch
 from pilekit.corpus.shuffle import Int64
 from pilekit.errors import PilekitError, shortened
 
-# A batch's state begins with its number and its counts of lanes, rows and bad lines. 4 numbers for each lane and 3 for
-# each subset follow.
-_HEAD = 4
+# A batch's state begins with its number, its counts of lanes, rows and bad lines, and how long a place is. The number
+# and the place of each lane, and 3 numbers for each subset, follow.
+_HEAD = 5
 
 
 class WorkerPart(NamedTuple):
@@ -49,22 +49,23 @@ def batch_state(
     """A batch's changes to the record, as one int64 array: its `stream_state`.
 
     number          of the batch in its rank, from 0
-    lanes, places   int64 [k], [k, 3]: the lanes it read, and their places after it
+    lanes, places   int64 [k], [k, n]: the lanes it read, and their places after it
     rows, skipped   rows made, and bad lines skipped for them
     subsets, counts int64 [n], [n, 2]: subset ids, and the documents that begin in the batch and the tokens in it
     """
-    state = np.empty(_HEAD + 4 * len(lanes) + 3 * len(subsets), np.int64)
-    state[:_HEAD] = number, len(lanes), rows, skipped
-    changed, counted = _changes(state, len(lanes))
+    state = np.empty(_HEAD + (1 + places.shape[1]) * len(lanes) + 3 * len(subsets), np.int64)
+    state[:_HEAD] = number, len(lanes), rows, skipped, places.shape[1]
+    changed, counted = _changes(state)
     changed[:, 0], changed[:, 1:] = lanes, places
     counted[:, 0], counted[:, 1:] = subsets, counts
     return state
 
 
-def _changes(state: Int64, lanes: int) -> tuple[Int64, Int64]:
-    """The changes in a batch's state as views, int64 [lanes, 4] and [subsets, 3]."""
-    middle = _HEAD + 4 * lanes
-    return state[_HEAD:middle].reshape(-1, 4), state[middle:].reshape(-1, 3)
+def _changes(state: Int64) -> tuple[Int64, Int64]:
+    """The changes in a batch's state as views, int64 [lanes, 1 + n] and [subsets, 3]."""
+    lanes, width = int(state[1]), 1 + int(state[4])
+    middle = _HEAD + width * lanes
+    return state[_HEAD:middle].reshape(-1, width), state[middle:].reshape(-1, 3)
 
 
 def state_of(item: Any) -> Int64:
@@ -85,7 +86,7 @@ def state_of(item: Any) -> Int64:
 class Record:
     """The places of all lanes, the number of batches handed to a rank, and the rank's counts for `stats`.
 
-    places   int64 [L, 3]
+    places   int64 [L, n]; n is 3, or more in lanes that draw from several sequences
     batch    batches handed out since the start of the run; also the number of the next batch
     subsets  int64 [subsets, 2]: this rank's documents and tokens, by subset id
     rows, skipped   of this rank
@@ -113,8 +114,8 @@ class Record:
 
     def take(self, state: Int64) -> None:
         """Take in a batch's changes without counting the batch."""
-        lanes, rows, skipped = state[1:_HEAD].tolist()
-        changed, counted = _changes(state, lanes)
+        _, rows, skipped, _ = state[1:_HEAD].tolist()
+        changed, counted = _changes(state)
         self.places[changed[:, 0]] = changed[:, 1:]
         self.subsets[counted[:, 0]] += counted[:, 1:]
         self.rows += rows

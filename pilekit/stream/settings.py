@@ -41,10 +41,14 @@ class RowSettings(msgspec.Struct, frozen=True, kw_only=True):
     repeats: Numbers | None = None
     """Uses of a subset's documents per epoch, such as 2.5 for ArXiv; 0 means never. Default: once. Released train
     shards of the Pile are up-sampled already, and these factors multiply that."""
-    weights: Numbers | None = None
+    weights: Numbers | Sequence[tuple[FromZero, Numbers]] | None = None
     """The mixture as shares of tokens, such as 0.3 for ArXiv and 0.7 for GitHub; replaces `subsets` and `repeats`. Only
     these subsets are read, as often as their shares require (read/mixture.py). The stream's `repeats` has the factors.
+    Or a list of pairs, such as [(0, {...}), (10000, {...})]: the shares from that optimizer step on.
     """
+    ramp: FromZero = 0
+    """Optimizer steps in which weights that are given by step change from one entry to the next, in a straight line; 0:
+    at once."""
     dedup: str | Path | None = None
     """Folder of a finished `pilekit dedup`, whose removed documents are left out."""
     copies: Annotated[float, Meta(ge=0, le=1)] = 0.0
@@ -139,5 +143,11 @@ class StreamSettings(_StreamSource, frozen=True, kw_only=True):
             raise PilekitError('objective="mlm" masks tokens, tokenizer=None asks for documents; give a tokenizer')
         if self.tokenizer is None and self.without is not None:
             raise PilekitError("without ignores labels of tokens, tokenizer=None asks for documents; give a tokenizer")
+        is_scheduled = isinstance(self.weights, list | tuple)
+        if self.epochs is not None and is_scheduled:
+            raise PilekitError(
+                f"{counted(self.epochs, 'epoch')} and weights by step exclude each other: each subset has epochs of "
+                "its own; leave out epochs, or give one mixture as weights"
+            )
         if self.tokenizer is None and self.weights is not None:
             raise PilekitError("weights are shares of tokens, tokenizer=None asks for documents; give a tokenizer")

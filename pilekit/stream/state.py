@@ -2,7 +2,8 @@
 
 A lane's place is three int64, (position, document, offset in window): the unit of the shared sequence, the number of
 documents before the place in that unit's order, and the number of rows already given of the window that begins there
-(with "concat": the number of tokens of the document). No token is stored, and nothing grows with the run. All lanes of
+(with "concat": the number of tokens of the document). Under a schedule of weights a lane draws from each subset's own
+sequence, and its place is longer: see `Place.drawn`. No token is stored, and nothing grows with the run. All lanes of
 a grid are one int64 array, because nested dicts would cost more time than making small batches.
 
 A rank's state holds all lanes, but only the lanes of its own rows are current. `merge` joins the states of all ranks.
@@ -47,13 +48,22 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 
 
 class StatePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The grid and the units of a run, and its passes if it is finite."""
+    """The grid and the units of a run, and its passes if it is finite.
+
+    units   documents in the units of each subset, under a schedule of weights
+    """
 
     grid: Grid
     passes: Passes | None
     unit: Positive
     window: Positive
     per_epoch: Positive
+    units: dict[str, Positive] = {}
+
+    @property
+    def numbers(self) -> int:
+        """Of a lane's place."""
+        return 3 + (1 + 2 * len(self.units) if self.units else 0)
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -70,8 +80,8 @@ class StreamState(SealedHeader, frozen=True, kw_only=True):
     step, batch   optimizer steps done, and batches done of the next step
     rank          the rank of this state; None: of all ranks
     worker        the `WorkerPart` of the DataLoader's worker whose state this is; None: of no single worker
-    lanes         the places, int64 [L, 3], little-endian
-    changes       earlier values of `subsets` and `repeats`, and the step until which they held
+    lanes         the places, int64 [L, n], little-endian
+    changes       earlier values of `subsets`, `repeats` and scheduled weights, and the step until which they held
     """
 
     format: int = STATE.format
@@ -88,8 +98,8 @@ class StreamState(SealedHeader, frozen=True, kw_only=True):
     changes: list[dict[str, Any]]
 
     def places(self) -> Int64:
-        """The places of all lanes, int64 [L, 3]."""
-        return np.frombuffer(self.lanes, "<i8").astype(np.int64).reshape(-1, 3)
+        """The places of all lanes, int64 [L, n]."""
+        return np.frombuffer(self.lanes, "<i8").astype(np.int64).reshape(-1, self.plan.numbers)
 
     def to_json(self) -> dict[str, Any]:
         """A sealed dict of JSON types."""
@@ -109,11 +119,18 @@ def read_state(state: object, *, of_worker: bool = False) -> StreamState:
         )
     try:
         opened.plan.grid.share(0, opened.world_size, opened.grad_accum)
-        if len(opened.lanes) != 24 * opened.plan.grid.lanes or (opened.rank or 0) >= opened.world_size:
+        if (
+            len(opened.lanes) != 8 * opened.plan.numbers * opened.plan.grid.lanes
+            or (opened.rank or 0) >= opened.world_size
+        ):
             raise ValueError("its lanes and ranks do not fit its grid")
         places = opened.places()
-        if places.min() < 0 or places.max() > _MOST_PLACE or opened.batch >= opened.grad_accum:
+        numbers = 4 + len(opened.plan.units)  # the rest are float64
+        most = places[:, :numbers].max()
+        if places.min() < 0 or most > _MOST_PLACE or opened.batch >= opened.grad_accum:
             raise ValueError("its places are impossible")
+        if not np.isfinite(places[:, numbers:].view(np.float64)).all():
+            raise ValueError("its turns are impossible")
     except ValueError as error:
         raise STATE.damaged(_GIVEN, error) from error
     return opened
@@ -188,6 +205,9 @@ def changed_fields(loaded: StreamState, fingerprint: Mapping[str, Any], strict: 
     """The state's values of the fields that have changed since; PilekitError if another field changed."""
     earlier = loaded.fingerprint
     changed = [field for field in {**fingerprint, **earlier} if earlier.get(field) != fingerprint.get(field)]
+    if "weights" in fingerprint and "weights" in earlier:  # they may change at later steps: order/schedule.py
+        changed = [field for field in changed if field != "weights"]
+    changed.sort(key=lambda field: field != "weights")  # what else changes follows from them
     for field in changed:
         if strict or field not in MAY_CHANGE:
             raise _misfit(field, earlier.get(field), fingerprint.get(field))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
+
+import msgspec
 
 from pilekit.artifacts.settings import naming_settings
 from pilekit.models.folder import check_folder
@@ -10,7 +13,6 @@ from pilekit.stream.batch.batch import Batch
 from pilekit.stream.order.topology import rank_of_world
 from pilekit.stream.pile_stream import PileStream
 from pilekit.stream.read.token_files import corpus_of
-from pilekit.stream.settings import RowSettings
 from pilekit.tokenize import Tokenizer, load_tokenizer
 from pilekit.train.config.check import check_world, field_of, manifest_of, naming_field, world_sizes
 from pilekit.train.config.sections import TrainConfig
@@ -31,7 +33,7 @@ def open_stream(config: TrainConfig, *, world_size: int | None = None) -> PileSt
     manifest = manifest_of(data)
     with naming_field("data.path" if data.path is not None else ""):
         corpus = corpus_of(data.path, manifest)
-    with naming_settings(field_of):
+    with naming_settings(partial(field_of, data=data)):
         return PileStream(
             corpus,
             tokenizer,
@@ -41,7 +43,7 @@ def open_stream(config: TrainConfig, *, world_size: int | None = None) -> PileSt
             world_size=ranks,
             objective="mlm" if train.objective == "mlm" else "clm",
             outputs=("input_ids", "labels", "position_ids", "doc_ids", "subset_ids"),
-            **{name: getattr(data, name) for name in RowSettings.__struct_fields__},
+            **msgspec.structs.asdict(data.rows),
         )
 
 

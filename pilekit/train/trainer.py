@@ -252,7 +252,8 @@ class Trainer(NearestNames):
         ended.wait()
         waited, seconds = fed.since(began), computed.since(began) + ended.since(resumed)
         scale = float(scales[0]) if scales else None
-        sums = step_sums(ranks, nll, this.batch, self.stream.subset_names, waited, this.memory)
+        names, documents = self.stream.subset_names, state.launched_documents()
+        sums = step_sums(ranks, nll, this.batch, names, waited, this.memory, documents)
         if update.skipped and this.targets and (update.at_floor or not scale):
             engine.drop_gradient()
             state.cancel()
@@ -274,6 +275,7 @@ class Trainer(NearestNames):
             step=step,
             loss=sums.loss if math.isfinite(sums.loss) else None,
             loss_by_subset=sums.by_subset,
+            epochs_by_subset=self.stream.epochs_of(sums.documents) or UNSET,
             lr=this.lr,
             lr_by_group=rates_by_group(engine.optimizer, this.lr),
             grad_norm=None if update.skipped else update.grad_norm,

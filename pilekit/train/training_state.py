@@ -110,6 +110,10 @@ class TrainingState:
             stream=self._stream.state_dict(),
         )
 
+    def launched_documents(self) -> dict[str, int]:
+        """The documents of each subset that this rank has begun since the run did, that step included."""
+        return {name: documents for name, (documents, _) in self.launched.stream["counts"]["subsets"].items()}
+
     def advance(self, batch: Batch, *, skipped: bool) -> None:
         """Record the end of that step on this rank's `batch`; `skipped` if it changed no weight."""
         self.progress = self.launched = replace(self.launched, skipped=self.progress.skipped + skipped)

@@ -250,21 +250,22 @@ def lane_rows(documents: Iterator[Document], plan: Plan) -> Iterator[list[Piece]
     if plan.packing == "concat":
         yield from concat(documents, plan.seq_len)
         return
-    turn, each = 0, plan.global_batch_size // plan.rows
+    turn = 0
     for window in windows(documents, plan):
-        if plan.packing == "best_fit":
-            yield from sorted(best_fit(window, plan.seq_len), key=lambda row: row_key(plan, row))
-        else:
-            rows = [
-                [piece]
-                for document in window
-                if len(document.tokens) > 1
-                for piece in pieces_of(document, plan.seq_len)
-            ]
-            rows.sort(key=lambda row: (row[0].length, row_key(plan, row)))
-            turns = sorted(range(turn, turn + len(rows)), key=lambda at: (int(mix(plan.seed, TURNS, at // each)), at))
-            yield from (row for _, row in sorted(zip(turns, rows, strict=True), key=lambda pair: pair[0]))
-            turn += len(rows)
+        rows = window_rows(window, plan, turn)
+        turn += len(rows)
+        yield from rows
+
+
+def window_rows(window: Sequence[Document], plan: Plan, turn: int) -> list[list[Piece]]:
+    """The rows of a window, the first of which has this turn."""
+    if plan.packing == "best_fit":
+        return sorted(best_fit(window, plan.seq_len), key=lambda row: row_key(plan, row))
+    each = plan.global_batch_size // plan.rows
+    rows = [[piece] for document in window if len(document.tokens) > 1 for piece in pieces_of(document, plan.seq_len)]
+    rows.sort(key=lambda row: (row[0].length, row_key(plan, row)))
+    turns = sorted(range(turn, turn + len(rows)), key=lambda at: (int(mix(plan.seed, TURNS, at // each)), at))
+    return [row for _, row in sorted(zip(turns, rows, strict=True), key=lambda pair: pair[0])]
 
 
 def concat(documents: Iterator[Document], seq_len: int) -> Iterator[list[Piece]]:
@@ -332,7 +333,11 @@ def optimizer_steps(
 
     documents   the documents of lane l
     """
-    lanes = [lane_rows(documents(lane), plan) for lane in range(plan.lanes)]
+    return steps_of_lanes(plan, [lane_rows(documents(lane), plan) for lane in range(plan.lanes)], pad_id, steps)
+
+
+def steps_of_lanes(plan: Plan, lanes: Sequence[Iterator[list[Piece]]], pad_id: int, steps: int) -> list[list[Row]]:
+    """The first optimizer steps of these lanes."""
     each = plan.global_batch_size // plan.rows
     return [
         [

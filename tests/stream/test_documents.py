@@ -243,9 +243,8 @@ def test_a_rare_subset_may_be_repeated_often(tmp_path: Path) -> None:
     for number, labels in enumerate([["ArXiv"] * 63 + ["Github"], ["ArXiv"] * 36]):
         write_shard(tmp_path / f"{number:02d}", [record("x", label) for label in labels], "plain")
     corpus = Corpus(tmp_path)
-    source = RandomAccess(
-        StreamDocuments(corpus, choose_plan(corpus), repeats={"Github": 200.0}), lanes=1, unit=6, most_dropped=10
-    )
+    selected = StreamDocuments(corpus, choose_plan(corpus), repeats={"Github": 200.0})
+    source = RandomAccess(selected, selected.sequence(unit=6, lanes=1), most_dropped=10)
     tables = [unit.table for unit in islice(source.documents(0, 0, 0), 17 * 200)]  # an epoch
     subsets = Counter(np.concatenate(tables)[:, SUBSET].tolist())
     assert subsets == dict(zip(source.selected.ids_of(["ArXiv", "Github"]).tolist(), (99, 200), strict=True))

@@ -17,6 +17,7 @@ import shlex
 import signal
 import warnings
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -191,8 +192,8 @@ def _check_data(config: TrainConfig, *, silent: bool) -> None:
             logging.disable(logging.WARNING)
         if not any(is_url(path) or token_files(path) for path in several):  # listing URLs is slow
             Corpus(paths, manifest)
-    with naming_settings(field_of):
-        exact_mixture(data, manifest)
+    with naming_settings(partial(field_of, data=data)):
+        exact_mixture(data.rows, manifest)
 
 
 def _check_models(config: TrainConfig) -> None:

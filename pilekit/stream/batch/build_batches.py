@@ -7,7 +7,7 @@ for all ranks, without handing out the steps before it.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +23,18 @@ from pilekit.stream.batch.batch import BatchWriter
 from pilekit.stream.batch.without import Without
 from pilekit.stream.order.lane_grid import Grid, Share
 from pilekit.stream.pack.lane import Lane, encode_documents, rows_in
-from pilekit.stream.pack.window import DOCUMENT, Layout, Place, Turns, Window, padding, pieces_of
-from pilekit.stream.read.lane_documents import SKIPPED, SUBSET, LaneSource
+from pilekit.stream.pack.subset_lanes import SubsetLanes
+from pilekit.stream.pack.window import (
+    DOCUMENT,
+    Layout,
+    Place,
+    TokenizedDocuments,
+    Turns,
+    Window,
+    padding,
+    pieces_of,
+)
+from pilekit.stream.read.lane_documents import SKIPPED, SUBSET, LaneDocuments, LaneSource
 from pilekit.stream.read.token_files import TokenIndex
 from pilekit.stream.record import batch_state
 from pilekit.tokenize import Tokenizer
@@ -50,6 +60,8 @@ Item = Any
 class BatchBuilder:
     """Reads lanes of `source`, and makes batches of their rows.
 
+    source        gives a lane's texts, or with a schedule of weights the drawn documents of a lane
+
     per_visit     rows that a step takes from a lane
     tokenizer     None: items are untokenized documents; so is `writer`
     shard_names   by a document's shard number
@@ -57,7 +69,7 @@ class BatchBuilder:
     without       documents whose labels are ignored
     """
 
-    source: LaneSource
+    source: LaneSource | SubsetLanes
     per_visit: int
     layout: Layout
     tokenizer: Tokenizer | None
@@ -69,14 +81,21 @@ class BatchBuilder:
     @contextmanager
     def lane(self, lane: int, place: Place, before: int) -> Iterator[Lane]:
         """The lane from `place`, which follows its first `before` rows; at the end its files are closed."""
+        turns = Turns(before, self.per_visit)
+        if isinstance(self.source, SubsetLanes):
+            with self.source.lane(lane, place, self.per_visit, self.layout, self._encoded) as drawn:
+                yield Lane(drawn, lane, place, self.layout, turns)
+            return
         with closing(self.source.documents(lane, place.position, place.document)) as documents:
-            tokenized = encode_documents(documents, self.layout, self.tokenizer, self.token_files)
-            yield Lane(tokenized, lane, place, self.layout, Turns(before, self.per_visit))
+            yield Lane(self._encoded(documents, self.layout), lane, place, self.layout, turns)
+
+    def _encoded(self, documents: Iterable[LaneDocuments], layout: Layout) -> Iterator[TokenizedDocuments]:
+        return encode_documents(documents, layout, self.tokenizer, self.token_files)
 
     def batch(self, share: Share, number: int, windows: Sequence[Window], lanes: Int64, places: Int64) -> Item:
         """Batch `number` of the rows given, with its `stream_state`. Rows without documents fill it up.
 
-        lanes, places   int64 [k], [k, 3]: the lanes it read, and their places after it
+        lanes, places   int64 [k], [k, n]: the lanes it read, and their places after it
         """
         rows = rows_in(windows)
         parts = [*windows, padding(share.batch_size - rows)] if rows < share.batch_size else windows
@@ -114,7 +133,7 @@ def _raw_item(windows: Sequence[Window], batch_size: int, state: Int64) -> RawDo
 def build_batches(builder: BatchBuilder, share: Share, places: Int64, numbers: range) -> Generator[Item, None, None]:
     """The batches with these numbers, each with its `stream_state`.
 
-    places   int64 [L, 3]: the place of each lane before the first of these batches that reads it
+    places   int64 [L, n]: the place of each lane before the first of these batches that reads it
     """
     lanes: dict[int, Lane] = {}
     with ExitStack() as opened:
@@ -124,11 +143,11 @@ def build_batches(builder: BatchBuilder, share: Share, places: Int64, numbers: r
             after = []
             for lane in read.tolist():
                 if lane not in lanes:
-                    begun = builder.lane(lane, Place(*places[lane].tolist()), share.rows_before(number))
+                    begun = builder.lane(lane, Place.of(places[lane]), share.rows_before(number))
                     lanes[lane] = opened.enter_context(begun)
                 windows += lanes[lane].give(share.per_lane)
-                after.append(lanes[lane].place)
-            yield builder.batch(share, number, windows, read, np.array(after, np.int64).reshape(-1, 3))
+                after.append(lanes[lane].place.numbers())
+            yield builder.batch(share, number, windows, read, np.array(after, np.int64).reshape(len(read), -1))
 
 
 def rows_of_step(
@@ -157,7 +176,7 @@ def rows_of_step(
     windows: list[Window] = []
     passed_rows, total = 0, (until - before) * grid.rows
     for number in range(column, grid.lanes, grid.columns):
-        with builder.lane(number, Place(*places[number].tolist()), before) as lane:
+        with builder.lane(number, Place.of(places[number]), before) as lane:
             remaining = until - before
             while remaining > 0 and (passed := lane.skip(min(remaining, 64))):
                 remaining, passed_rows = remaining - passed, passed_rows + passed

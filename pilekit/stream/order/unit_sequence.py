@@ -63,12 +63,16 @@ class Sequence:
     shuffle: bool = True
     slots: Int64 | None = None
 
+    @property
+    def per_epoch(self) -> int:
+        """Positions in an epoch."""
+        return -(-self.documents // self.unit) * self.copies if self.slots is None else len(self.slots)
+
     def at(self, position: int) -> Unit:
         """The unit at a position >= 0."""
         units = -(-self.documents // self.unit)  # the last may be shorter
-        per_epoch = units * self.copies if self.slots is None else len(self.slots)
-        epoch, place = divmod(position, per_epoch)
-        slot = int(_order_of_units(per_epoch, self.seed, epoch)[place]) if self.shuffle else place
+        epoch, place = divmod(position, self.per_epoch)
+        slot = int(_order_of_units(self.per_epoch, self.seed, epoch)[place]) if self.shuffle else place
         copy, unit = divmod(slot if self.slots is None else int(self.slots[slot]), units)
         return Unit(epoch, unit, copy, unit * self.unit, min(self.documents, (unit + 1) * self.unit))
 
@@ -80,10 +84,20 @@ class Sequence:
         return permutation(length, self.seed, _DOCUMENTS, unit.epoch, unit.unit, unit.copy)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=32)
+def _orders(n: int, seed: int) -> dict[int, Int64]:
+    """The orders by epoch that are kept for the sequences of these numbers: two at most."""
+    return {}
+
+
 def _order_of_units(n: int, seed: int, epoch: int) -> Int64:
-    """Kept for two epochs of two streams: near an epoch's end some lanes are in the next. 8 bytes per unit and copy."""
-    return permutation(n, seed, _UNITS, epoch)
+    """Kept for two epochs: near an epoch's end some lanes are in the next. 8 bytes per unit and copy."""
+    orders = _orders(n, seed)
+    if epoch not in orders:
+        if len(orders) == 2:
+            del orders[max(orders, key=lambda other: abs(other - epoch))]
+        orders[epoch] = permutation(n, seed, _UNITS, epoch)
+    return orders[epoch]
 
 
 def slots_of(uses: npt.NDArray[np.float64]) -> Int64:

@@ -12,7 +12,16 @@ import numpy as np
 
 from pilekit.corpus.shuffle import Int64
 from pilekit.errors import PilekitError, counted
-from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, Turns, Window, parts_of_windows, windows
+from pilekit.stream.pack.window import (
+    Drawing,
+    Layout,
+    Place,
+    TokenizedDocuments,
+    Turns,
+    Window,
+    parts_of_windows,
+    windows,
+)
 from pilekit.stream.read.lane_documents import NUMBER, SHARD, LaneDocuments
 from pilekit.stream.read.token_files import TokenIndex
 from pilekit.tokenize import Tokenizer
@@ -28,7 +37,7 @@ class Lane:
     """
 
     def __init__(
-        self, documents: Iterable[TokenizedDocuments], lane: int, place: Place, layout: Layout, turns: Turns
+        self, documents: Iterable[TokenizedDocuments] | Drawing, lane: int, place: Place, layout: Layout, turns: Turns
     ) -> None:
         self.place = place
         self._layout = layout
@@ -44,7 +53,7 @@ class Lane:
             end = min(begin + count, rows)
             windows.append(window.part(begin, end))
             self._window, self._given = (window, end) if end < rows else (None, 0)
-            self.place = Place(*window.after[end - 1].tolist())
+            self.place = Place.of(window.after[end - 1])
             count -= end - begin
         return windows
 

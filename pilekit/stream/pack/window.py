@@ -9,7 +9,7 @@ rows already given.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple, Protocol, Self, TypeVar
 
@@ -31,11 +31,25 @@ _TURNS = 5
 
 
 class Place(NamedTuple):
-    """A place in a lane: see the module's docstring. `document` is a number in the unit's order, from 0."""
+    """A place in a lane: see the module's docstring. `document` is a number in the unit's order, from 0.
+
+    drawn   in a lane that draws from several sequences, the place in each (drawn_windows.py)
+    """
 
     position: int
     document: int
     offset_in_window: int = 0
+    drawn: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, numbers: Int64) -> Place:
+        """The place that `numbers` writes as int64 [3 + drawn]."""
+        position, document, offset, *drawn = numbers.tolist()
+        return cls(position, document, offset, tuple(drawn))
+
+    def numbers(self) -> tuple[int, ...]:
+        """The place as numbers in a row."""
+        return (*self[:3], *self.drawn)
 
 
 class Turns(NamedTuple):
@@ -79,12 +93,14 @@ class TokenizedDocuments:
     offsets     int64 [documents + 1], from 0: document i is `ids[offsets[i]:offsets[i + 1]]`
     table       [documents]
     stored      the documents themselves, if the stream gives untokenized documents; otherwise empty
+    drawn       int64 [documents, n]: `Place.drawn` before each document, in a lane that needs it; otherwise n is 0
     """
 
     ids: npt.NDArray[np.uint32]
     offsets: Int64
     table: Table
     stored: Sequence[Document] = ()
+    drawn: Int64 = field(default_factory=lambda: np.zeros((0, 0), np.int64))
 
     def __len__(self) -> int:
         return len(self.table)
@@ -96,7 +112,7 @@ class TokenizedDocuments:
         ids = (
             self.ids[first:last] if first < last else np.zeros(0, np.uint32)
         )  # An empty view would keep all ids alive.
-        return TokenizedDocuments(ids, offsets, self.table[begin:end], self.stored[begin:end])
+        return TokenizedDocuments(ids, offsets, self.table[begin:end], self.stored[begin:end], self.drawn[begin:end])
 
 
 LENGTH, BEGIN, SOURCE, FROM_TEXT, DOCUMENT = range(6, 11)
@@ -112,7 +128,7 @@ class Window:
               less than its length if EOD ends it); and DOCUMENT, its document's place in `documents`
     start     int64 [rows + 1]: row r is `pieces[start[r]:start[r + 1]]`, at least one
     row_keys  uint64 [rows]: a hash of each row's first piece, unique to this use of the piece
-    after     int64 [rows, 3]: the lane's place after each row
+    after     int64 [rows, 3 + n]: the lane's place after each row, as `Place.numbers`
 
     One table for all pieces of a window is made at once, so that a batch only joins a few slices.
     """
@@ -184,9 +200,9 @@ def join_documents(parts: Sequence[TokenizedDocuments]) -> TokenizedDocuments:
         return parts[0]
     before = np.cumsum([0, *(len(part.ids) for part in parts)])
     offsets = [[0], *(part.offsets[1:] + first for part, first in zip(parts, before, strict=False))]
-    ids, table = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "table"))
+    ids, table, drawn = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "table", "drawn"))
     stored = [document for part in parts for document in part.stored]
-    return TokenizedDocuments(ids, np.concatenate(offsets), table, stored)
+    return TokenizedDocuments(ids, np.concatenate(offsets), table, stored, drawn)
 
 
 class _Documents(Protocol):
@@ -223,16 +239,35 @@ def parts_of_windows(parts: Iterable[D], sizes: Callable[[D], Int64], layout: La
         yield group
 
 
+class Drawing(Protocol):
+    """Documents that are drawn for a window when it begins, as `DrawnDocuments`."""
+
+    @property
+    def place(self) -> Place:
+        """After the last window's documents."""
+
+    def windows(self, rows_before: Callable[[], int], first: int = 0) -> Iterator[list[TokenizedDocuments]]:
+        """The documents of each window, after so many rows of the lane, and the first document's `first` tokens."""
+
+
 def windows(
-    documents: Iterable[TokenizedDocuments], lane: int, place: Place, layout: Layout, turns: Turns
+    documents: Iterable[TokenizedDocuments] | Drawing, lane: int, place: Place, layout: Layout, turns: Turns
 ) -> Iterator[Window]:
     """The windows of a lane from `place` on, after `turns.before` rows of the lane; one may have no rows."""
+    begin, rows_given = place, place.offset_in_window
     if layout.packing == "concat":
+        if not isinstance(documents, Iterable):
+            documents = (part for parts in documents.windows(lambda: turns.before, rows_given) for part in parts)
         yield from _running_windows(documents, lane, place, layout)
         return
-    begin, rows_given = place, place.offset_in_window
     before = turns.before - rows_given
-    for parts in parts_of_windows(documents, layout.lengths, layout):
+    drawing = None if isinstance(documents, Iterable) else documents
+    of_windows = (
+        parts_of_windows(documents, layout.lengths, layout)
+        if isinstance(documents, Iterable)
+        else documents.windows(lambda: before)
+    )
+    for parts in of_windows:
         window_documents = join_documents(parts)
         parts.clear()
         lengths = layout.lengths(window_documents)
@@ -248,11 +283,12 @@ def windows(
             else _by_turn(rows, keys, before, layout, turns)
         )
         before += len(rows)
-        after = np.empty((len(rows), 3), np.int64)
-        after[:, :2] = begin[:2]
+        after = np.empty((len(rows), len(begin.numbers())), np.int64)
+        after[:] = begin.numbers()
         after[:, 2] = np.arange(1, len(rows) + 1)
         begin = Place(int(window_documents.table[-1, POSITION]), int(window_documents.table[-1, ORDER]) + 1)
-        after[-1:] = begin
+        begin = begin if drawing is None else drawing.place
+        after[-1:] = begin.numbers()
         if rows_given:
             if rows_given >= len(rows):
                 raise _changed(place)
@@ -282,7 +318,10 @@ def _running_windows(
     begin = place.offset_in_window  # tokens of the first document that are in earlier rows
     resumed = begin > 0
     for part in documents:
-        if resumed and (tuple(part.table[0, :2].tolist()) != place[:2] or layout.lengths(part)[0] <= begin):
+        # The place of a lane that draws may be after all tokens of a document that is drawn again.
+        if resumed and (
+            tuple(part.table[0, :2].tolist()) != place[:2] or layout.lengths(part)[0] < begin + (not place.drawn)
+        ):
             raise _changed(place)
         resumed = False
         whole = join_documents([*leftover, part])
@@ -302,7 +341,10 @@ def _running_window(documents: TokenizedDocuments, rows: Rows, lane: int, layout
     document, used = rows.document[last], rows.begin[last] + rows.length[last]
     whole = used == layout.lengths(documents)[document]
     table = documents.table[document]
-    after = np.stack((table[:, POSITION], table[:, ORDER] + whole, np.where(whole, 0, used)), axis=1)
+    if documents.drawn.size:
+        after = np.column_stack((table[:, POSITION], table[:, ORDER], used, documents.drawn[document]))
+    else:
+        after = np.stack((table[:, POSITION], table[:, ORDER] + whole, np.where(whole, 0, used)), axis=1)
     return window_of(documents, rows, _row_keys(documents, rows, lane, layout.seed), after)
 
 

@@ -36,6 +36,7 @@ from pilekit.shards.random_access.selected_lines import CorpusBitmap, LineBitmap
 from pilekit.shards.read.absent_label import check_label
 from pilekit.shards.read.change_check import version_of
 from pilekit.shards.read.reader import OnError
+from pilekit.stream.order.unit_sequence import Sequence as UnitSequence
 from pilekit.stream.order.unit_sequence import slots_of
 from pilekit.stream.read.lane_documents import LaneDocuments, document_table
 from pilekit.stream.read.mixture import exact_repeats, repeats_of_weights
@@ -91,6 +92,7 @@ class StreamDocuments:
 
     def __post_init__(self) -> None:
         self.count: int | None = None
+        self._of_subset: dict[str, CorpusBitmap] = {}
         self.versions: tuple[str, ...] = ()
         self.weights: LineWeights | None = None
         self._slots: tuple[int, Int64] | None = None
@@ -167,6 +169,30 @@ class StreamDocuments:
             by_shard.append(selected)
         return by_shard
 
+    def of_subset(self, name: str) -> CorpusBitmap:
+        """The selected documents of one subset, by their numbers among these; PilekitError if there are none."""
+        if name not in self._of_subset:
+            self.find_subsets([name])
+        documents = self._of_subset[name]
+        if not len(documents):
+            raise PilekitError(f"weights names {shortened(name, 80)}, which has no document here; leave it out")
+        return documents
+
+    def find_subsets(self, names: Sequence[str]) -> None:
+        """Find the documents of these subsets, in one pass through the indexes."""
+        by_shard: list[dict[str, LineBitmap]] = []
+        for index, selected in zip(self.plan.indexes, self.documents.lines, strict=True):
+            numbers: dict[str, list[Int64]] = {name: [] for name in names}
+            for rows in index.rows("number", "subset"):
+                for code, label in enumerate(rows.labels):
+                    if label in numbers:
+                        numbers[label].append(rows.numbers[rows.codes == code])
+            found = {name: LineBitmap.where(index.header.lines, parts) for name, parts in numbers.items()}
+            if selected.bits is not None:
+                found = {name: lines.and_bits(selected.bits) for name, lines in found.items()}
+            by_shard.append(found)
+        self._of_subset |= {name: CorpusBitmap([lines[name] for lines in by_shard]) for name in names}
+
     def _some_of_each(self) -> Iterator[DocumentBatch]:
         """The first selected documents of each shard."""
         readers = OpenReaders(self.corpus, self.plan.indexes)
@@ -208,6 +234,11 @@ class StreamDocuments:
         if self.count is None:
             return 1
         return max(1, min(_MOST_IN_UNIT, self.count // (_UNITS_PER_LANE * lanes)))
+
+    def sequence(self, unit: int, lanes: int) -> UnitSequence:
+        """Under random access: the sequence of the selected documents, for so many lanes."""
+        copies, slots = self.copies, self.slots(unit)
+        return UnitSequence(len(self.documents), unit, copies, self.seed, lanes, self.shuffle, slots)
 
     def per_epoch(self, unit: int) -> int:
         """Positions in an epoch over all lanes. Under the sequential plan: per shard of a lane."""

@@ -1,4 +1,6 @@
-"""The mixture: `subsets` and `repeats` by exact names, and `weights`, shares of tokens, turned into `repeats`.
+"""The mixture: `subsets` and `repeats` by exact names, and `weights`, shares of tokens, as `repeats` or a `Schedule`.
+
+Weights that do not change are turned into repeats:
 
     repeats of a subset = its share * tokens of all named subsets / its own tokens
 
@@ -6,24 +8,29 @@ So an epoch has about as many tokens as the named subsets have, and their shares
 its bytes, which the indexes hold, times its tokens per byte, measured on 128 of its documents, at most a million
 characters of each. They are drawn by hash, so every process finds the same factors. Factors have four digits. On the
 mini-Pile's 22 subsets the shares of an epoch are right within 2 % of each. For token files, token counts are exact.
+
+Weights by step become a `Schedule` (order/schedule.py). It counts the tokens themselves, so of a subset only the usual
+length of its documents has to be known, roughly: of the same 128.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import cast
 
 import numpy as np
 
 from pilekit.artifacts.settings import of_setting
 from pilekit.corpus import Corpus, Manifest, resolve_subsets, subsets_or_all
-from pilekit.corpus.shuffle import mix
+from pilekit.corpus.shuffle import Int64, mix
 from pilekit.dedup.cluster_weights import LineWeights
 from pilekit.errors import PilekitError, shortened
 from pilekit.shards.index.format import ShardIndex
 from pilekit.shards.random_access.document_reader import OpenReaders
 from pilekit.shards.random_access.selected_lines import LineBitmap
-from pilekit.stream.read.token_files import TokenCorpus
+from pilekit.stream.order.schedule import MOST_STEPS, Schedule
+from pilekit.stream.read.token_files import TokenCorpus, TokenIndex
 from pilekit.stream.settings import RowSettings
 from pilekit.tokenize import Tokenizer
 
@@ -39,27 +46,43 @@ SAMPLED_CHARACTERS = 1_000_000
 
 def exact_mixture(
     settings: RowSettings, manifest: Manifest
-) -> tuple[tuple[str, ...] | None, dict[str, float], dict[str, float] | None]:
+) -> tuple[tuple[str, ...] | None, dict[str, float], dict[str, float] | Schedule | None]:
     """(subsets, repeats, shares of `weights`) of these settings, by exact names.
 
     PilekitError for a name that the manifest does not have, and for settings that contradict each other.
     """
-    shares = None
+    shares: dict[str, float] | Schedule | None = None
     with of_setting("weights"):
         if settings.weights is not None:
             if settings.subsets is not None or settings.repeats:
                 raise PilekitError(
                     "weights replaces repeats and subsets: it reads the subsets that it names; leave the others out"
                 )
-            shares = exact_weights(settings.weights, manifest)
+            if isinstance(settings.weights, list | tuple):
+                shares = exact_schedule(settings.weights, settings.ramp, manifest)
+            else:
+                shares = exact_weights(cast("Mapping[str, float]", settings.weights), manifest)
+    with of_setting("ramp"):
+        if settings.ramp and not isinstance(shares, Schedule):
+            raise PilekitError(
+                f"ramp = {settings.ramp}: is the number of steps in which weights change, and they do not; give "
+                "weights by step, or leave it out"
+            )
     with of_setting("copies"):
         if settings.copies and settings.dedup is None:
             raise PilekitError(
                 f"copies = {settings.copies:g} weighs the documents that a dedup kept by the number of their copies; "
                 "give dedup too, or leave copies out"
             )
+        if settings.copies and isinstance(shares, Schedule):
+            raise PilekitError(
+                f"copies = {settings.copies:g} and weights by step exclude each other: in a subset's own sequence each "
+                "document stands once; leave one out"
+            )
     with of_setting("subsets"):
-        subsets = subsets_or_all(settings.subsets if shares is None else list(shares), manifest)
+        # A schedule selects by itself, because it may gain subsets.
+        names = list(shares) if isinstance(shares, dict) else settings.subsets
+        subsets = subsets_or_all(names, manifest)
     with of_setting("repeats"):
         return subsets, exact_repeats(settings.repeats, subsets, manifest), shares
 
@@ -120,6 +143,68 @@ def exact_weights(weights: Mapping[str, float], manifest: Manifest) -> dict[str,
     return {name: weight / total for name, weight in sorted(shares.items())}
 
 
+def exact_schedule(entries: Sequence[object], ramp: int, manifest: Manifest) -> Schedule:
+    """The schedule of weights by step, as the setting `weights` has it; PilekitError if it is none."""
+    usual = 'such as [(0, {"ArXiv": 1}), (1000, {"ArXiv": 1, "GitHub": 2})]'
+    steps: list[int] = []
+    shares: list[dict[str, float]] = []
+    for entry in entries:
+        match entry:
+            case [int(step), Mapping() as weights] if not isinstance(step, bool) and 0 <= step <= MOST_STEPS:
+                pass
+            case _:
+                raise PilekitError(f"weights by step are pairs of a step and its weights, {usual}")
+        if not steps and step:
+            raise PilekitError(f"weights begin at step {step:,}; the first entry is for step 0")
+        if steps and step <= steps[-1]:
+            raise PilekitError(f"weights: step {step:,} follows step {steps[-1]:,}; give increasing steps, each once")
+        try:
+            shares.append(exact_weights(weights, manifest))
+        except PilekitError as error:
+            raise PilekitError(f"step {step:,}: {error}") from error
+        steps.append(step)
+    if not steps:
+        raise PilekitError(f"weights by step have no entry; give pairs of a step and its weights, {usual}")
+    return Schedule(tuple(steps), tuple(shares), ramp)
+
+
+def usual_lengths(
+    names: Sequence[str],
+    corpus: Corpus,
+    indexes: Sequence[ShardIndex],
+    lines: Sequence[LineBitmap],
+    tokenizer: Tokenizer,
+    *,
+    append_eod: bool,
+) -> dict[str, tuple[float, float]]:
+    """Of each subset: the mean length of a document, and of the document in which a token lies, in tokens.
+
+    Both are those of the 128 documents that hashes draw. So token files have the lengths of their shards.
+    """
+    drawn = _drawn_documents(names, indexes, lines)[2]
+    lengths = {}
+    for name in names:
+        tokens = _tokens_of(corpus, indexes, drawn[name], tokenizer).astype(np.float64) + append_eod
+        total = float(tokens.sum())
+        lengths[name] = (total / max(1, len(tokens)), float(np.square(tokens).sum()) / max(1.0, total))
+    return lengths
+
+
+def _tokens_of(
+    corpus: Corpus, indexes: Sequence[ShardIndex], drawn: Sequence[tuple[int, int, int]], tokenizer: Tokenizer
+) -> Int64:
+    """Tokens of each of these documents: (hash, shard, number) each."""
+    readers, counts = OpenReaders(corpus, indexes), [np.zeros(0, np.int64)]
+    for shard in sorted({shard for _, shard, _ in drawn}):
+        numbers, index = np.array(sorted(number for _, owner, number in drawn if owner == shard)), indexes[shard]
+        if isinstance(index, TokenIndex):
+            counts.append(np.array(list(map(len, index.batch(numbers).texts)), np.int64))
+        else:
+            counts.append(np.diff(tokenizer.encode_batch(readers.reader(shard).batch(numbers).texts)[1]))
+    readers.close()
+    return np.concatenate(counts)
+
+
 def repeats_of_weights(
     weights: Mapping[str, float],
     corpus: Corpus,
@@ -138,26 +223,7 @@ def repeats_of_weights(
 
     PilekitError if a subset has no text, or would need a factor above `MOST`.
     """
-    documents: dict[str, float] = dict.fromkeys(weights, 0.0)  # as often as each counts
-    text_bytes = documents.copy()
-    lowest: dict[str, list[tuple[int, int, int]]] = {name: [] for name in weights}
-    for shard, (index, readable) in enumerate(zip(indexes, lines, strict=True)):
-        chosen = readable.numbers(0, len(readable))
-        for rows in index.rows("number", "subset", "text_bytes"):
-            begin, end = np.searchsorted(chosen, [rows.numbers[0], rows.numbers[-1] + 1])  # both ascend
-            is_chosen = np.isin(rows.numbers, chosen[begin:end], assume_unique=True)
-            hashes = mix(_WEIGHTS, shard, rows.numbers)
-            for code, name in enumerate(rows.labels):
-                if name not in weights:
-                    continue
-                of_subset = np.flatnonzero(is_chosen & (rows.codes == code))
-                counts = np.ones(len(of_subset)) if uses is None else uses.of(shard, rows.numbers[of_subset])
-                documents[name] += float(counts.sum())
-                text_bytes[name] += float(counts @ rows.text_bytes[of_subset])
-                with_text = of_subset[rows.text_bytes[of_subset] > 0]
-                first = with_text[np.argsort(hashes[with_text], kind="stable")[:SAMPLED]]
-                drawn = [(int(hashes[row]), shard, int(rows.numbers[row])) for row in first]
-                lowest[name] = sorted([*lowest[name], *drawn])[:SAMPLED]
+    documents, text_bytes, lowest = _drawn_documents(list(weights), indexes, lines, uses)
     per_byte = {  # Token files have token counts in place of bytes.
         name: 1 if isinstance(corpus, TokenCorpus) else _tokens_per_byte(corpus, indexes, lowest[name], tokenizer)
         for name in weights
@@ -174,6 +240,37 @@ def repeats_of_weights(
             f"per epoch, and {MOST:,} are the most; lower its weight"
         )
     return factors
+
+
+def _drawn_documents(
+    names: Sequence[str], indexes: Sequence[ShardIndex], lines: Sequence[LineBitmap], uses: LineWeights | None = None
+) -> tuple[dict[str, float], dict[str, float], dict[str, list[tuple[int, int, int]]]]:
+    """Of each subset: its documents, their bytes, and `SAMPLED` of those with text, as (hash, shard, number).
+
+    lines   the lines of each shard that may be read
+    uses    how often each document counts; None: once
+    """
+    documents: dict[str, float] = dict.fromkeys(names, 0.0)
+    text_bytes = documents.copy()
+    lowest: dict[str, list[tuple[int, int, int]]] = {name: [] for name in names}
+    for shard, (index, readable) in enumerate(zip(indexes, lines, strict=True)):
+        chosen = readable.numbers(0, len(readable))
+        for rows in index.rows("number", "subset", "text_bytes"):
+            begin, end = np.searchsorted(chosen, [rows.numbers[0], rows.numbers[-1] + 1])  # both ascend
+            is_chosen = np.isin(rows.numbers, chosen[begin:end], assume_unique=True)
+            hashes = mix(_WEIGHTS, shard, rows.numbers)
+            for code, name in enumerate(rows.labels):
+                if name not in lowest:
+                    continue
+                of_subset = np.flatnonzero(is_chosen & (rows.codes == code))
+                counts = np.ones(len(of_subset)) if uses is None else uses.of(shard, rows.numbers[of_subset])
+                documents[name] += float(counts.sum())
+                text_bytes[name] += float(counts @ rows.text_bytes[of_subset])
+                with_text = of_subset[rows.text_bytes[of_subset] > 0]
+                first = with_text[np.argsort(hashes[with_text], kind="stable")[:SAMPLED]]
+                drawn = [(int(hashes[row]), shard, int(rows.numbers[row])) for row in first]
+                lowest[name] = sorted([*lowest[name], *drawn])[:SAMPLED]
+    return documents, text_bytes, lowest
 
 
 def _tokens_per_byte(

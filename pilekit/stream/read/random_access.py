@@ -17,6 +17,7 @@ import numpy as np
 from pilekit.errors import PilekitError, shortened
 from pilekit.pipeline.pipeline import Pipeline
 from pilekit.shards.random_access.document_reader import OpenReaders
+from pilekit.shards.random_access.selected_lines import CorpusBitmap
 from pilekit.stream.order.unit_sequence import Sequence, documents_of_copy
 from pilekit.stream.read.document_selection import StreamDocuments
 from pilekit.stream.read.lane_documents import ORDER, LaneDocuments, document_table
@@ -27,7 +28,10 @@ class RandomAccess:
     """A `LaneSource`.
 
     selected       the stream's documents
-    unit           documents in a unit
+    sequence       their units, for all lanes
+    name           the subset that the sequence is of; None: all that are selected
+    documents      those that the sequence is of; by default all that are selected
+    readers        the corpus's readers, which several sources may share
     end            the position at which lanes end, for a finite pass; None: endless
     most_dropped   it is an error if a lane drops so many documents in a row (or 100 epochs), and its share of an epoch
 
@@ -36,19 +40,26 @@ class RandomAccess:
     """
 
     def __init__(
-        self, selected: StreamDocuments, lanes: int, unit: int, end: int | None = None, most_dropped: int = 1 << 20
+        self,
+        selected: StreamDocuments,
+        sequence: Sequence,
+        name: str | None = None,
+        documents: CorpusBitmap | None = None,
+        readers: OpenReaders | None = None,
+        end: int | None = None,
+        most_dropped: int = 1 << 20,
     ) -> None:
-        assert selected.count is not None
-        self.selected, self.end, self._most_dropped = selected, end, most_dropped
-        copies, slots = selected.copies, selected.slots(unit)
-        self.sequence = Sequence(selected.count, unit, copies, selected.seed, lanes, selected.shuffle, slots)
+        self.selected, self.sequence, self.end, self._most_dropped = selected, sequence, end, most_dropped
+        self._selects = selected.selects if name is None else name.__eq__
+        self._documents = selected.documents if documents is None else documents
         self._filters = Pipeline(selected.filters)
-        self._readers = OpenReaders(selected.corpus, selected.plan.indexes, selected.cache)
+        corpus, indexes, cache = selected.corpus, selected.plan.indexes, selected.cache
+        self._readers = OpenReaders(corpus, indexes, cache) if readers is None else readers
 
     def documents(self, lane: int, position: int, document: int) -> Generator[LaneDocuments, None, None]:
         """The lane's documents from this place on, a unit at a time."""
         documents = self.sequence.documents
-        epoch_share = self.selected.per_epoch(self.sequence.unit) * self.sequence.unit // self.sequence.lanes
+        epoch_share = self.sequence.per_epoch * self.sequence.unit // self.sequence.lanes
         dropped, most = 0, max(epoch_share, min(self._most_dropped, 100 * documents))
         while self.end is None or position < self.end:
             read = [self._unit(position, document)]
@@ -71,7 +82,7 @@ class RandomAccess:
         rank[order] = np.arange(len(order))
         selected, begin = self.selected, 0
         parts = [LaneDocuments(document_table(0), [])]
-        for shard, lines in selected.documents.locate(unit.begin, unit.end):
+        for shard, lines in self._documents.locate(unit.begin, unit.end):
             index, orders = selected.plan.indexes[shard], rank[begin : begin + len(lines)]
             begin += len(lines)
             if selected.weights is not None and unit.copy:
@@ -86,7 +97,7 @@ class RandomAccess:
                 more_copies = {label for label, factor in selected.repeats.items() if factor > unit.copy}
                 has_all = not unit.copy or selected.weights is not None
                 batch = self._readers.reader(shard).batch(lines, None if has_all else more_copies)
-                if not all(map(selected.selects, set(batch.subsets))):
+                if not all(map(self._selects, set(batch.subsets))):
                     raise PilekitError(
                         f"{index.path}: does not fit {selected.corpus.shards[shard].path} (documents have other "
                         "subsets); remove it and make a new one with `pilekit index`"

@@ -67,6 +67,7 @@ _EXAMPLES = {
     "subsets": '["ArXiv", "GitHub"]',
     "path": '"data"',
     "dict[": "{ArXiv = 2.5, GitHub = 1}",
+    "schedule": "[{step = 0, weights = {ArXiv = 1, GitHub = 1}}]",
     "tuple[": "[10, 20]",
     "list[": '["name"]',
     "int": "100",
@@ -136,6 +137,8 @@ def _rules(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
             path != "-" and re.fullmatch(TEXT, path) for path in ([paths] if isinstance(paths, str) else paths or ())
         )
         yield name, are_paths, 'must be paths, but not "-", because standard input cannot be read again to resume a run'
+    rule = "the mixture is data.weights or [[data.schedule]]; leave one out"
+    yield "data.weights", data.weights is None or data.schedule is None, rule
     if model.preset is not None:
         yield "model.preset", model.preset in PRESETS, nearest_of(model.preset, PRESETS)
         presets = [name for name in PRESETS if (name in MASKED_PRESETS) == is_mlm]
@@ -263,8 +266,10 @@ def naming_field(name: str) -> Iterator[None]:
         raise PilekitError(f"{name}: {error}" if name else str(error)) from error
 
 
-def field_of(setting: str) -> str:
+def field_of(setting: str, data: DataConfig | None = None) -> str:
     """The field of a config that is a setting of `PileStream`; empty for a setting that no field gives."""
+    if setting == "weights" and data is not None and data.schedule is not None:
+        return "data.schedule"
     if setting in fields("data"):
         return f"data.{setting}"
     return f"train.{setting}" if setting in fields("train") else ""

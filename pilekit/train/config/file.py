@@ -124,12 +124,17 @@ def _tables(source: str | Path | Mapping[str, Any] | TrainConfig) -> dict[str, A
     tables = dict(_as_dict(source))
     for section, table in tables.items():
         if isinstance(table := _as_dict(table), Mapping):
-            tables[section] = {field: value for field, value in table.items() if value is not None}
+            tables[section] = {field: _plain(value) for field, value in table.items() if value is not None}
     return tables
 
 
 def _as_dict(value: Any) -> Any:
     return msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value
+
+
+def _plain(value: Any) -> Any:
+    """A field's value; tables in a list as dicts."""
+    return list(map(_as_dict, value)) if isinstance(value, list) else value
 
 
 def _read(path: str | Path) -> dict[str, Any]:

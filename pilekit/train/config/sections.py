@@ -55,6 +55,15 @@ class _DataSource(RowSettings, frozen=True):
     """A tokenizer.json, a folder with one, or a cached name. Default: the tokenizer of `model.path`."""
 
 
+class MixtureEntry(_Section, frozen=True, kw_only=True):
+    """`[[data.schedule]]`: the mixture from an optimizer step on."""
+
+    step: FromZero
+    """Steps done before it; the first entry has 0."""
+    weights: Numbers
+    """The mixture, as in `data.weights`."""
+
+
 class DataConfig(_DataSource, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[data]`: which data is read, and how it becomes rows of tokens. A model and a TOML file narrow some ranges."""
 
@@ -62,10 +71,21 @@ class DataConfig(_DataSource, frozen=True, kw_only=True, forbid_unknown_fields=T
     dedup: Text | None = None
     without: Text | None = None
     seed: FromZero = 0
+    weights: Numbers | None = None
+    schedule: Annotated[list[MixtureEntry], Meta(min_length=1)] | None = None
+    """A mixture that changes: in `[[data.schedule]]` tables, each with a `step` and the `weights` from that step on."""
     workers: FromZero = 0
     """Worker processes of each rank that make its batches; with 0 the rank makes them itself, between steps."""
     attention: Attention = "document"
     """Where a token may attend: to its own document, or to its whole row ("causal" with "clm", "row" with "mlm")."""
+
+    @property
+    def rows(self) -> RowSettings:
+        """The settings that a stream shares, with the entries of `schedule` as its weights."""
+        shared = {name: getattr(self, name) for name in RowSettings.__struct_fields__}
+        if self.schedule is not None:
+            shared["weights"] = [(entry.step, entry.weights) for entry in self.schedule]
+        return RowSettings(**shared)
 
 
 class ModelConfig(_Section, frozen=True, kw_only=True):

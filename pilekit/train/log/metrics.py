@@ -85,6 +85,8 @@ class StepMetrics(msgspec.Struct, frozen=True, kw_only=True):
     skipped: int = 0
     """Steps since the run began that changed no weight: the gradient overflowed in fp16, or there was no token to
     predict. They count among `step` and `tokens`."""
+    epochs_by_subset: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
+    """With `[[data.schedule]]`: documents of each subset that the run has begun, by the subset's documents."""
     bpb: StepBitsPerByte | msgspec.UnsetType = msgspec.UNSET
     """Bits per byte after this step; missing if nothing was evaluated."""
 

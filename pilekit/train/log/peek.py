@@ -8,6 +8,7 @@ checkpoint.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 from pilekit.errors import visible
@@ -32,7 +33,10 @@ def inspect_step_command(config: TrainConfig, stream: PileStream, step: int, che
     if stream.subsets is not None:
         words += ["--subsets", ",".join(stream.subsets)]
     if stream.repeats:  # those of data.weights too
-        words += ["--repeats", ",".join(f"{name}={factor!r}" for name, factor in stream.repeats.items())]
+        words += ["--repeats", _numbers(stream.repeats)]
+    if data.schedule is not None:
+        entries = (f"{entry.step}:{_numbers(entry.weights)}" for entry in data.schedule)
+        words += ["--weights", ";".join(entries), "--ramp", str(data.ramp)]
     if data.dedup is not None:
         words += ["--dedup", data.dedup]
     for field in ("copies", "copies_max", "packing", "window", "seed", "on_error"):
@@ -44,3 +48,7 @@ def inspect_step_command(config: TrainConfig, stream: PileStream, step: int, che
     else:
         words += ["--state", str(checkpoint)]
     return visible(shlex.join([*words, "--peek", str(step - 1)]))
+
+
+def _numbers(by_name: Mapping[str, float]) -> str:
+    return ",".join(f"{name}={number!r}" for name, number in by_name.items())

@@ -159,12 +159,14 @@ class StepSums:
     by_subset  the same for each subset with a target, in the order of the names; finite ones only
     waited     seconds that the slowest rank waited for data
     memory     bytes of each rank, by kind of memory: "CPU", and "GPU" if ranks compute there
+    documents  the documents of each subset that the run has begun
     """
 
     loss: float
     by_subset: dict[str, float]
     waited: float
     memory: dict[str, list[int]]
+    documents: dict[str, float]
 
 
 def step_sums(
@@ -174,18 +176,21 @@ def step_sums(
     subset_names: Sequence[str],
     waited: float,
     memory: Mapping[str, int],
+    documents: Mapping[str, int],
 ) -> StepSums:
     """Add up all ranks.
 
     nll             the losses of this rank's `batch`, as `StepLoss` returns them
     waited, memory  this rank's seconds and bytes
+    documents       of each subset, that this rank has begun since the run did
     """
     by_rank = torch.zeros(1 + len(memory), ranks.world_size, dtype=torch.float64)
     by_rank[:, ranks.rank] = torch.tensor([waited, *memory.values()], dtype=torch.float64)
     sums, counts = subset_sums(nll.cpu(), batch, len(subset_names))
     # One message for everything: each rank adds to its own column of `by_rank`, where other ranks have 0.
-    total_of_ranks = ranks.sum(torch.cat([by_rank.flatten(), sums, counts]))
-    by_rank_sums, sums, counts = torch.split(total_of_ranks, [by_rank.numel(), *[len(subset_names)] * 2])
+    begun = torch.tensor([documents.get(name, 0) for name in subset_names], dtype=torch.float64)
+    total_of_ranks = ranks.sum(torch.cat([by_rank.flatten(), sums, counts, begun]))
+    by_rank_sums, sums, counts, begun = torch.split(total_of_ranks, [by_rank.numel(), *[len(subset_names)] * 3])
     waits, *memories = by_rank_sums.view_as(by_rank)
     by_subset = {
         name: total / count
@@ -194,4 +199,8 @@ def step_sums(
     }
     loss = float(sums.sum() / counts.sum())
     sizes = [list(map(int, sizes.tolist())) for sizes in memories]
-    return StepSums(loss, by_subset, float(waits.max()), dict(zip(memory, sizes, strict=True)))
+    memory_by_kind, all_begun = (
+        dict(zip(memory, sizes, strict=True)),
+        dict(zip(subset_names, begun.tolist(), strict=True)),
+    )
+    return StepSums(loss, by_subset, float(waits.max()), memory_by_kind, all_begun)

@@ -27,6 +27,8 @@ from tests.stream.conftest import PACKINGS, Settings
 from tests.stream.corpora import SUBSETS, Made, made, some_text
 from tests.tiny.models import tiny_tokenizer
 
+SCHEDULE = [(0, {"ArXiv": 2, "GitHub": 1}), (4, {"pile_cc": 1, "ArXiv": 0.1})]
+
 
 @dataclass
 class Written:
@@ -72,6 +74,12 @@ def test_batches_are_those_of_the_shards(written: Written, given: Settings, tmp_
         {"repeats": {"ArXiv": 2.5, "GitHub": 0.0, "pile_cc": 0.3}, "shuffle": False},
         {"repeats": {"ArXiv": 2.5, "GitHub": 0.0, "pile_cc": 0.3}, "dedup": tmp_path / "dedup"},
         {"dedup": tmp_path / "dedup"},
+        *(
+            {"weights": SCHEDULE, "ramp": 2, "packing": packing, "append_eod": eod}
+            for packing in PACKINGS
+            for eod in (True, False)
+        ),
+        {"weights": SCHEDULE, "dedup": tmp_path / "dedup"},
     ]
     distinct = set()
     for number, case in enumerate(cases):

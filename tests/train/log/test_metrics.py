@@ -55,16 +55,17 @@ def test_lines_are_read_back(
         metrics(2, lr=number, grad_norm=number, step_seconds=number),
         metrics(3, grad_norm=None, loss_scale=number, skipped=tokens),
         metrics(4, bpb=StepBitsPerByte(overall=None, subsets={"Github": None, **by_subset})),
+        metrics(5, epochs_by_subset=by_subset),
     ]
     with StepLog(path, StepMetrics, resume_step=0) as log:
         for one in written:
             log.write(one)
     assert read_metrics(path) == written
-    lines = path.read_bytes().splitlines(keepends=True)
+    lines, fields = path.read_bytes().splitlines(keepends=True), StepMetrics.__struct_fields__
     for line, one in zip(lines, written, strict=True):
         assert line.endswith(b"}\n")
         parsed = json.loads(line)
-        assert list(parsed) == [*list(StepMetrics.__struct_fields__)[:-1], *["bpb"] * (one.step == 4)]
+        assert list(parsed) == [*fields[:-2], *["bpb"] * (one.step == 4), *["epochs_by_subset"] * (one.step == 5)]
         assert parsed["loss_by_subset"] == one.loss_by_subset
         assert parsed["loss"] == one.loss
 

@@ -65,6 +65,10 @@ def test_it_shows_the_documents_of_a_step(made: Path) -> None:
         {"packing": "none", "on_error": "skip", "window": 16},
         {"repeats": {"ArXiv": 2.5, "Pile-CC": 0.0}, "lanes": (1, 1)},
         {"weights": {"ArXiv": 0.7, "github": 0.3}},
+        {
+            "schedule": [{"step": 0, "weights": {"ArXiv": 0.7, "github": 0.3}}, {"step": 4, "weights": {"Github": 1}}],
+            "ramp": 2,
+        },
         {"subsets": ["github", "arxiv"], "lanes": (3, 2), "packing": "concat", "seed": 7},
         {"dedup": str(made / "unique"), "copies": 0.7, "copies_max": 3},
     ]

@@ -1,0 +1,168 @@
+"""`SubsetLanes`: lanes that draw their documents from each subset's own sequence, by a schedule of shares.
+
+The documents of a subset are numbered as those of a stream that selects this subset alone, and stand in a `Sequence` of
+their own: units of consecutive documents, in another order in each epoch, by a seed of the stream's seed and the
+subset's name. So a subset's sequence depends on no other subset, and a schedule may gain a subset while a run goes on.
+A lane reads its share of each sequence as any lane does (read/random_access.py), a unit at a time, and draws from what
+it has read (drawn_windows.py, which has the argument why nothing is lost or doubled).
+
+A unit has at most 256 documents, a sixteenth of a lane's share of an epoch, and about as many as fill the lane's part
+of `UNIT_BYTES` of text. All subsets' units together are what a lane holds beyond its window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from pilekit.corpus.shuffle import Int64, mix, permutation
+from pilekit.errors import PilekitError
+from pilekit.shards.random_access.document_reader import OpenReaders
+from pilekit.stream.order.lane_grid import Grid
+from pilekit.stream.order.schedule import Revision, Schedule, check_extension
+from pilekit.stream.order.unit_sequence import Sequence as UnitSequence
+from pilekit.stream.pack.drawn_windows import DrawnDocuments, LaneSteps, place_code
+from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments
+from pilekit.stream.read.document_selection import StreamDocuments
+from pilekit.stream.read.lane_documents import LaneDocuments
+from pilekit.stream.read.mixture import usual_lengths
+from pilekit.stream.read.random_access import RandomAccess
+from pilekit.tokenize import Tokenizer
+
+UNIT_BYTES = 6 << 20
+"""The most text, roughly, in the units that a lane holds of all subsets."""
+
+_BYTES_PER_TOKEN = 4
+_SUBSETS, _WAITS = 8, 9
+"""Keep these hashes and permutations apart from others."""
+
+Encode = Callable[[Iterable[LaneDocuments], Layout], Iterator[TokenizedDocuments]]
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """What decides a scheduled stream's lanes, besides the documents.
+
+    revisions   of the schedule, the present one last
+    units       documents in a unit, by exact name, sorted; all subsets that a revision names
+    waits       by name: the length of the document in which a token lies on average, in tokens
+    """
+
+    revisions: tuple[Revision, ...]
+    units: Mapping[str, int]
+    waits: Mapping[str, float]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The subsets, in the order of `Place.drawn`."""
+        return tuple(self.units)
+
+
+def new_mixture(
+    selected: StreamDocuments, schedule: Schedule, lanes: int, tokenizer: Tokenizer | None, append_eod: bool
+) -> Mixture:
+    """The mixture of a new run. PilekitError if a subset has no documents, and under the sequential plan."""
+    if selected.count is None or tokenizer is None:
+        raise PilekitError(
+            f"weights need random access to draw documents, and the plan is sequential: {selected.plan.reason}; write "
+            "the corpus again with `pilekit reframe`, or give repeats"
+        )
+    names = schedule.names
+    selected.find_subsets(names)
+    counts = {name: len(selected.of_subset(name)) for name in names}
+    lengths = usual_lengths(
+        names, selected.corpus, selected.plan.indexes, selected.documents.lines, tokenizer, append_eod=append_eod
+    )
+    units = {name: unit_of_subset(counts[name], lanes, len(names), lengths[name][0]) for name in names}
+    return Mixture((Revision(None, schedule),), units, {name: wait for name, (_, wait) in lengths.items()})
+
+
+def resumed_mixture(
+    mixture: Mixture, was: object, units: Mapping[str, int], changes: Sequence[Mapping[str, Any]], until: int
+) -> Mixture:
+    """The mixture of a run that resumes under the schedule of `mixture`.
+
+    was, units, changes   the schedule, the units and the changes in the state
+    until                 the first step of which no row was handed out
+
+    PilekitError if the schedule has other shares before that step.
+    """
+    revisions = [
+        Revision(change["until_step"], Schedule.from_json(change["was"]["weights"]))
+        for change in changes
+        if "weights" in change["was"]
+    ]
+    old, new = Schedule.from_json(was), mixture.revisions[-1].schedule
+    if old != new:
+        check_extension(old, new, until)
+        revisions.append(Revision(until, old))
+    all_units = {name: units.get(name) or mixture.units[name] for name in sorted({*units, *new.names})}
+    return replace(mixture, revisions=(*revisions, Revision(None, new)), units=all_units)
+
+
+def unit_of_subset(documents: int, lanes: int, subsets: int, mean_tokens: float) -> int:
+    """Documents in a unit of a subset with so many documents of a mean length, of a schedule with so many subsets."""
+    by_bytes = UNIT_BYTES / subsets / max(1.0, _BYTES_PER_TOKEN * mean_tokens)
+    return max(1, min(256, documents // (16 * lanes), int(by_bytes)))
+
+
+class SubsetLanes:
+    """A source of lanes whose mixture changes.
+
+    It can be pickled if the filters can, and used after a fork. Threads must not share it.
+    """
+
+    def __init__(self, selected: StreamDocuments, mixture: Mixture, grid: Grid) -> None:
+        self.mixture, self._grid = mixture, grid
+        readers = OpenReaders(selected.corpus, selected.plan.indexes, selected.cache)
+        self._of_subset = []
+        for name, unit in mixture.units.items():
+            documents = selected.of_subset(name)
+            seed = int(mix(selected.seed, _SUBSETS, xxhash.xxh3_64_intdigest(name.encode())))
+            sequence = UnitSequence(len(documents), unit, 1, seed, grid.lanes, selected.shuffle)
+            self._of_subset.append(RandomAccess(selected, sequence, name, documents, readers))
+
+    def starts(self) -> Int64:
+        """The places at which all lanes begin, int64 [L, 3 + 1 + 2 subsets]."""
+        lanes, names = self._grid.lanes, self.mixture.names
+        starts = np.zeros((lanes, 4 + 2 * len(names)), np.int64)
+        nothing = np.zeros(lanes, np.int64)
+        for column, name in enumerate(names):
+            starts[:, 4 + column] = place_code(np.arange(lanes), nothing, self.mixture.units[name])
+            rank = permutation(lanes, self._of_subset[column].sequence.seed, _WAITS)
+            waits = (rank + 0.5) / lanes * self.mixture.waits.get(name, 0.0)
+            starts[:, 4 + len(names) + column] = waits.view(np.int64)
+        return starts
+
+    @contextmanager
+    def lane(self, lane: int, place: Place, per_visit: int, layout: Layout, encode: Encode) -> Iterator[DrawnDocuments]:
+        """The documents of a lane from this place on; at the end its readers' generators are closed."""
+        with ExitStack() as opened:
+
+            def documents(number: int, position: int, document: int) -> Iterator[TokenizedDocuments]:
+                source, unit = self._of_subset[number], units[number]
+                texts = opened.enter_context(closing(source.documents(lane, position, document)))
+                return encode(texts, replace(layout, window=unit))
+
+            names, units = self.mixture.names, list(self.mixture.units.values())
+            opens = [partial(documents, number) for number in range(len(names))]
+            steps = LaneSteps(lane % self._grid.columns, self._grid.columns, per_visit)
+            yield DrawnDocuments(opens, units, names, self.mixture.revisions, steps, place, layout)
+
+
+def moved_columns(places: Int64, old: Sequence[str], starts: Int64, new: Sequence[str]) -> Int64:
+    """Lanes' places with the columns of the subsets `new` in place of `old`; others begin as in `starts`."""
+    moved = starts.copy()
+    moved[:, :4] = places[:, :4]
+    for column, name in enumerate(new):
+        if name in old:
+            before = list(old).index(name)
+            moved[:, 4 + column] = places[:, 4 + before]
+            moved[:, 4 + len(new) + column] = places[:, 4 + len(old) + before]
+    return moved

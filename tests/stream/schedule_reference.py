@@ -1,0 +1,187 @@
+"""A plain reference of weights by step, written from the docstrings of draws.py, drawn_windows.py, subset_lanes.py.
+
+It counts with fractions, one document at a time, and takes a document's subset from the totals since the last change of
+the shares. Only `mix` and `permutation` are pilekit's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import xxhash
+
+from pilekit.corpus.shuffle import mix, permutation
+from tests.stream.reference import (
+    DOCUMENTS,
+    UNITS,
+    Document,
+    Encoder,
+    Line,
+    Piece,
+    Plan,
+    Row,
+    concat,
+    selected,
+    steps_of_lanes,
+    window_rows,
+)
+
+WEIGHTS, SUBSETS, WAITS = 7, 8, 9
+Entries = Sequence[tuple[int, Mapping[str, float]]]
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """A schedule by exact names; `earlier`, if given, holds for windows that begin before step `until`."""
+
+    entries: Entries
+    ramp: int = 0
+    until: int = 0
+    earlier: Entries | None = None
+
+    @property
+    def names(self) -> list[str]:
+        every = [*self.entries, *(self.earlier or ())]
+        return sorted({name for _, weights in every for name in weights})
+
+    def counted_with(self, name: str) -> int:
+        """The number of subsets in the schedule that first named this one, which decides its units."""
+        earlier, now = ({name for _, weights in of or () for name in weights} for of in (self.earlier, self.entries))
+        return len(earlier) if name in earlier else len(now)
+
+    def of_window(self, step: int) -> Entries:
+        return self.earlier if self.earlier is not None and step < self.until else self.entries
+
+    def shares(self, entries: Entries, step: int) -> dict[str, Fraction]:
+        """Walk through the entries up to the step."""
+        now: dict[str, Fraction] = {}
+        for place, (begin, weights) in enumerate(entries):
+            if begin > step:
+                break
+            total = sum(weights.values())
+            target = {name: Fraction(weights.get(name, 0) / total) for name in self.names}
+            last = min(step, entries[place + 1][0] if place + 1 < len(entries) else step)
+            done = Fraction(1) if not place or last - begin >= self.ramp else Fraction(last - begin, self.ramp)
+            now = {name: now.get(name, target[name]) * (1 - done) + target[name] * done for name in target}
+        return now
+
+    def border(self, entries: Entries, step: int) -> int | None:
+        """The next step at which a window ends."""
+        borders = []
+        for place, (begin, _) in enumerate(entries[1:], 1):
+            end = begin + self.ramp
+            if place + 1 < len(entries):
+                end = min(end, entries[place + 1][0])
+            borders += [begin, end]
+        return min((at for at in borders if at > step), default=None)
+
+
+def lengths_of(lines: Sequence[Line], plan: Plan, encode: Encoder) -> list[int]:
+    """The lengths of the 128 documents with text that have the lowest hashes."""
+    keyed = sorted((int(mix(WEIGHTS, plan.shards.index(line.shard), line.number)), line) for line in lines if line.text)
+    return [len(encode(line.text)) for _, line in keyed[:128]]
+
+
+def subset_documents(
+    lines: Sequence[Line], name: str, plan: Plan, encode: Encoder, lane: int, subsets: int
+) -> tuple[Iterator[Line], Fraction]:
+    """(the lane's endless documents of a subset, and what it waits for the first)."""
+    seed = int(mix(plan.seed, SUBSETS, xxhash.xxh3_64_intdigest(name.encode())))
+    own = [line for line in selected(lines, plan) if line.subset == name]
+    lengths = lengths_of(own, plan, encode)
+    mean = sum(lengths) / len(lengths)
+    unit = max(1, min(256, len(own) // (16 * plan.lanes), int(6 * 2**20 / subsets / max(1.0, 4 * mean))))
+    units = [own[begin : begin + unit] for begin in range(0, len(own), unit)]
+    spread = (int(permutation(plan.lanes, seed, WAITS)[lane]) + 0.5) / plan.lanes
+    wait = Fraction(spread * (sum(length * length for length in lengths) / sum(lengths)))
+
+    def documents() -> Iterator[Line]:
+        position = lane
+        while True:
+            epoch, place = divmod(position, len(units))
+            number = int(permutation(len(units), seed, UNITS, epoch)[place])
+            for inside in permutation(len(units[number]), seed, DOCUMENTS, epoch, number, 0).tolist():
+                if plan.keep is None or plan.keep(units[number][inside]):
+                    yield units[number][inside]
+            position += plan.lanes
+
+    return documents(), wait
+
+
+def lane_rows(lines: Sequence[Line], plan: Plan, mixing: Mixing, encode: Encoder, lane: int) -> Iterator[list[Piece]]:
+    """The rows of a lane."""
+    each, column = plan.global_batch_size // plan.rows, lane % plan.columns
+    sequences, waits = {}, {}
+    for name in mixing.names:
+        sequences[name], waits[name] = subset_documents(lines, name, plan, encode, lane, mixing.counted_with(name))
+    order = 0
+    given: dict[str, int] = dict.fromkeys(mixing.names, 0)  # tokens since the shares changed
+    shares: dict[str, Fraction] = {}
+
+    def step_of(tokens: int) -> int:
+        return tokens // plan.seq_len // each * plan.columns + column
+
+    def settle() -> None:
+        """Tokens by which each subset is ahead of its share."""
+        nonlocal shares
+        if shares:
+            turns = {name: (waits[name] + given[name]) / share for name, share in shares.items() if share}
+            for name, turn in turns.items():
+                waits[name] = (turn - min(turns.values())) * shares[name]
+        given.update(dict.fromkeys(given, 0))
+        shares = {}
+
+    def draw(entries: Entries, tokens: int) -> Document:
+        nonlocal order, shares
+        now = mixing.shares(entries, step_of(tokens))
+        if now != shares:
+            settle()
+            shares = now
+        turns = [((waits[name] + given[name]) / share, name) for name, share in shares.items() if share]
+        name = min(turns)[1]
+        line = next(sequences[name])
+        document = Document(lane, 0, order, line, encode(line.text))
+        given[name] += len(document.tokens)
+        order += 1
+        return document
+
+    def running() -> Iterator[Document]:
+        tokens = 0
+        while True:
+            document = draw(mixing.entries, tokens)
+            yield document
+            tokens += len(document.tokens)
+
+    if plan.packing == "concat":
+        yield from concat(running(), plan.seq_len)
+        return
+    turn = 0
+    while True:
+        begin = step_of(turn * plan.seq_len)
+        entries = mixing.of_window(begin)
+        border = mixing.border(entries, begin)
+        first = next(row for row in range(turn, 1 << 60) if border is None or step_of(row * plan.seq_len) >= border)
+        room = None if border is None else first - turn
+        window: list[Document] = []
+        filled = 0  # tokens of rows, as if they were full
+        while len(window) < plan.window and sum(len(one.tokens) for one in window) < plan.most_tokens:
+            if room is not None and filled >= room * plan.seq_len:
+                break
+            document = draw(entries, turn * plan.seq_len + filled)
+            window.append(document)
+            length = len(document.tokens)
+            if plan.packing == "none":
+                length = 0 if length < 2 else -(-length // plan.seq_len) * plan.seq_len
+            filled += length
+        settle()
+        rows = window_rows(window, plan, turn)
+        yield from rows
+        turn += len(rows)
+
+
+def scheduled_steps(lines: Sequence[Line], plan: Plan, mixing: Mixing, encode: Encoder, steps: int) -> list[list[Row]]:
+    """The first optimizer steps under a schedule."""
+    lanes = [lane_rows(lines, plan, mixing, encode, lane) for lane in range(plan.lanes)]
+    return steps_of_lanes(plan, lanes, encode.pad_id, steps)
