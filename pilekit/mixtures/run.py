@@ -2,8 +2,8 @@
 
 A run is a run of the trainer, in `runs/NAME`, and a result of `bits_per_byte`, in `scores/NAME`. Both resume by
 themselves, so nothing else is recorded: a run is done if its result is whole. Runs do not touch each other, so any
-number of processes and of parts may work at once. Whoever has done its runs writes the table of all that are done.
-Checkpoints of a scored run are removed, as its model stays.
+number of processes and of parts may work at once. After each run the table of all that are done is written, so that it
+is there whatever ends a job. Checkpoints of a scored run are removed, as its model stays.
 """
 
 from __future__ import annotations
@@ -58,11 +58,14 @@ def run_mixtures(
     mine = names if part is None else names[part[0] - 1 :: part[1]]
     to_do = [name for name in mine if stored_result(design.folder, name) is None]
     threads = max(1, usable_cpus() // jobs) if jobs > 1 else None
-    try:
-        map_shards(functools.partial(_run, design, threads), to_do, jobs=jobs, names=to_do, on_progress=advance)
-    finally:
-        done = collect(design)
-    return MixtureRuns(done, len(names), design.folder / RUNS_FILE)
+
+    def report(more: int) -> None:
+        collect(design)
+        if advance is not None:
+            advance(more)
+
+    map_shards(functools.partial(_run, design, threads), to_do, jobs=jobs, names=to_do, on_progress=report)
+    return MixtureRuns(collect(design), len(names), design.folder / RUNS_FILE)
 
 
 def _run(design: MixtureDesign, threads: int | None, name: str, advance: Advance) -> None:
