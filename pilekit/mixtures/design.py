@@ -154,8 +154,8 @@ def design_mixtures(
     if not isinstance(changes, Mapping):  # in the form of these lines, so that all change the config at once
         lines = [f"{field}={json.dumps(value, default=str)}" for field, value in given.items()]
     whole = load_config(config or BASE, {**given, **changes} if isinstance(changes, Mapping) else [*lines, *changes])
-    without = {"data.weights": None, "data.repeats": None, "train.eval_path": None, "train.eval_every": 0}
-    base = load_config(whole, {**without, "checkpoint.keep_last": 1})
+    without: dict[str, Any] = dict.fromkeys(("data.weights", "data.schedule", "data.repeats", "train.eval_path"))
+    base = load_config(whole, {**without, "data.ramp": 0, "train.eval_every": 0, "checkpoint.keep_last": 1})
     if base.checkpoint.dir is not None:
         raise PilekitError("checkpoint.dir: all runs would share it; leave it out")
     parameters = {"runs": runs, "max_epochs": max_epochs, "seed": seed, "config": to_toml(whole)}
@@ -240,7 +240,8 @@ def _own_shares(base: Any, *, has_eval_path: bool) -> tuple[dict[str, float], fl
     sizes = {subset.name: subset.bytes for subset in counts.subsets if subset.bytes}
     if len(sizes) < 2:
         raise PilekitError(f"the corpus has text of {counted(len(sizes), 'subset')}; a mixture takes two or more")
-    weighed = PileStream(corpus, stream.tokenizer, weights=sizes, dedup=data.dedup, on_error=data.on_error)
+    rows = msgspec.structs.asdict(msgspec.structs.replace(data.rows, weights=sizes, subsets=None))
+    weighed = PileStream(corpus, stream.tokenizer, global_batch_size=base.train.global_batch_size, **rows)
     tokens = {name: size / weighed.repeats.get(name, 1.0) for name, size in sizes.items()}
     total = sum(tokens.values())
     return {name: count / total for name, count in tokens.items()}, TOKENS_PER_BYTE * sum(sizes.values())

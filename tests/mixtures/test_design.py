@@ -84,7 +84,9 @@ def test_shares_are_those_of_tokens_and_each_run_has_a_config(here: Path, tmp_pa
     assert read_design(tmp_path / "mix") == design == designed(here, tmp_path / "mix", max_epochs=2, seed=5)
     with pytest.raises(PilekitError, match="was made with other settings: seed is 5 there, 6 here"):
         designed(here, tmp_path / "mix", max_epochs=2, seed=6)
-    again = designed(here, tmp_path / "again", max_epochs=2, seed=5)
+    mixed = ["data.schedule=[{step = 0, weights = {ArXiv = 1}}, {step = 2, weights = {Github = 1}}]", "data.ramp=1"]
+    again = designed(here, tmp_path / "again", max_epochs=2, seed=5, changes=mixed)
+    assert again.config("003").read_text() == design.config("003").read_text()
     assert (again.runs, again.shares) == (design.runs, design.shares)
 
 
