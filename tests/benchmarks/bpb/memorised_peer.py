@@ -6,11 +6,13 @@ The model has the shape of a Pythia model with random weights. Each document of 
 read the same tokens: `bpb` scores all of them, `memorised` the last 32, and `generate` of transformers makes 32 tokens
 behind the first 32, so many prompts at a time, greedily and with its cache. Each measurement is a process of its own.
 They take turns. Not timed: imports, loading model and tokenizer. `passes` are the best seconds inside forward passes
-and losses, or inside `generate`; `process` those of the whole process, which starts Python, imports and loads too.
+and losses, or inside `generate`; `process` and `process CPU` those of the whole process, which starts Python, imports
+and loads too. On a busy machine set OMP_NUM_THREADS=1 and compare tokens a CPU second.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import time
@@ -100,9 +102,11 @@ def main() -> None:
         documents = write(folder / "documents.jsonl.zst", some_sequences(shard, model_dir, chosen.sequences))
 
         def measured(script: str, batch: int = 0) -> Any:
-            begin, python = time.perf_counter(), Path(sys.executable)
+            begin, used, python = time.perf_counter(), os.times(), Path(sys.executable)
             figures = run_peer(python, script, model_dir, documents, str(batch), environment={"PYTHONPATH": str(ROOT)})
-            return {**figures, "process": time.perf_counter() - begin}
+            seconds, cpu = time.perf_counter() - begin, os.times()
+            cpu_seconds = cpu.children_user + cpu.children_system - used.children_user - used.children_system
+            return {**figures, "process": seconds, "process CPU": cpu_seconds}
 
         contestants = {name: partial(measured, START + SCRIPTS[name] + END) for name in (MEMORISED, BPB)}
         names = [f"{GENERATE}, {batch} at a time" for batch in chosen.batches]
@@ -111,7 +115,7 @@ def main() -> None:
         rounds = take_turns(contestants, chosen.rounds)
     extra = {
         f"{name}, s": lambda rounds, name=name: f"{min(figures[name] for figures in rounds):.2f}"
-        for name in ("passes", "process")
+        for name in ("passes", "process", "process CPU")
     }
     title = f"{chosen.sequences} sequences of 64 tokens, {chosen.preset}, float32"
     show(chosen, {"results": rounds}, [table(title, rounds, names[-1], unit="tokens", scale=1, extra=extra)])
