@@ -101,7 +101,7 @@ def _count(
         logger.warning("%s: was given before; equal phrases count once (%s left out)", first, f"{repeated:,}")
     reading = partial(read, subsets=subsets, on_error=job.on_error, manifest=corpus.manifest)
     notes = job.process_unfinished(partial(count_shard, reading=reading, words=words))
-    shards = [ShardCounts.load(_path(job.output, name), list(note["subsets"])) for name, note in notes.items()]
+    shards = [ShardCounts(_path(job.output, name), list(note["subsets"])) for name, note in notes.items()]
     documents: dict[str, int] = reduce(add_counts, (note["subsets"] for note in notes.values()), {})
     if job.part is None:
         check_label(corpus, documents, subsets, discard=job.output.discard)

@@ -87,33 +87,31 @@ def _by_subset(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
 
 @dataclass(frozen=True)
 class ShardCounts:
-    """The counts of a shard, which `SubsetCounts.rows` made.
+    """The counts of a shard, which `SubsetCounts.rows` made. There may be more shards than files may be open.
 
-    keys      the phrase's number << 16 | an index of `labels`, ascending, int64
+    path      a file of the rows
     labels    the subsets of the shard
     """
 
-    keys: Int64
-    occurrences: Int64
-    documents: Int64
+    path: Path
     labels: Sequence[str]
 
-    @classmethod
-    def load(cls, path: Path, labels: Sequence[str]) -> ShardCounts:
-        """The counts in a file, mapped into memory."""
-        keys, occurrences, documents = np.load(path, mmap_mode="r").view(np.ndarray)
-        return cls(keys, occurrences, documents, labels)
+    def columns(self) -> tuple[Int64, Int64, Int64]:
+        """The phrase's number << 16 | an index of `labels`, ascending; occurrences; documents; mapped into memory."""
+        keys, occurrences, documents = np.load(self.path, mmap_mode="r").view(np.ndarray)
+        return keys, occurrences, documents
 
 
 def totals(shards: Sequence[ShardCounts], phrases: int) -> Int64:
     """Occurrences and documents of each phrase in all subsets, int64 [2, phrases]."""
     sums = np.zeros((2, phrases), np.int64)
     for shard in shards:
-        for begin in range(0, len(shard.keys), ROWS_PER_GROUP):
+        keys, occurrences, documents = shard.columns()
+        for begin in range(0, len(keys), ROWS_PER_GROUP):
             part = slice(begin, begin + ROWS_PER_GROUP)
-            numbers = shard.keys[part] >> 16
-            np.add.at(sums[0], numbers, shard.occurrences[part])
-            np.add.at(sums[1], numbers, shard.documents[part])
+            numbers = keys[part] >> 16
+            np.add.at(sums[0], numbers, occurrences[part])
+            np.add.at(sums[1], numbers, documents[part])
     return sums
 
 
@@ -141,12 +139,13 @@ def _in_subsets(
     """The pairs of these phrases and subsets: the place in `numbers`, the subset's code, occurrences, documents."""
     keys, counts = [np.zeros(0, np.int64)], [np.zeros((2, 0), np.int64)]
     for shard in shards:
-        begin, end = (np.searchsorted(shard.keys, bound << 16) for bound in (numbers, numbers + 1))
+        of_shard, occurrences, documents = shard.columns()
+        begin, end = (np.searchsorted(of_shard, bound << 16) for bound in (numbers, numbers + 1))
         size = end - begin
         at = np.repeat(begin - np.cumsum(size) + size, size) + np.arange(int(size.sum()))
         codes = np.array([code[label] for label in shard.labels], np.int64)
-        keys.append(np.repeat(np.arange(len(numbers)), size) * len(code) + codes[shard.keys[at] & 0xFFFF])
-        counts.append(np.stack([shard.occurrences[at], shard.documents[at]]))
+        keys.append(np.repeat(np.arange(len(numbers)), size) * len(code) + codes[of_shard[at] & 0xFFFF])
+        counts.append(np.stack([occurrences[at], documents[at]]))
     pairs, which = np.unique(np.concatenate(keys), return_inverse=True)
     sums = np.zeros((2, len(pairs)), np.int64)
     for row, more in zip(sums, np.concatenate(counts, axis=1), strict=True):

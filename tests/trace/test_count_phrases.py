@@ -6,6 +6,8 @@ import json
 import pickle
 import random
 import re
+import subprocess
+import sys
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -243,6 +245,23 @@ def test_bad_lines_are_errors_unless_they_are_to_be_skipped_and_errors_again(tmp
         assert (counts.summary["skipped"], [bad.line for bad in counts.skipped.examples]) == (2, [2, 3])
     with pytest.raises(PilekitError, match=match):
         count_phrases(shard, ["a"], out)
+
+
+@pytest.mark.parametrize("command", ["count", "trace"])
+def test_there_may_be_more_shards_than_files_may_be_open(tmp_path: Path, command: str) -> None:
+    (tmp_path / "data").mkdir()
+    for number in range(80):
+        (tmp_path / f"data/{number:02}.jsonl").write_bytes(record("one two three four five six seven eight", "A"))
+    (tmp_path / "text.txt").write_text("one two three four five six seven eight")
+    options = [tmp_path / "text.txt", tmp_path / "data", "--jobs", "1", "--json"]
+    argv = ["pilekit", command, *map(str, options)]
+    script = f"import resource, sys; from pilekit.cli.main import main; sys.argv = {argv}\n"
+    script += "resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60)); main()"
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    rows = [*told["counts"].values()] if command == "count" else told["traces"][0]["passages"]
+    assert [row["documents"] for row in rows] == [80]
 
 
 def test_standard_input_is_counted(data: Path) -> None:
