@@ -25,6 +25,7 @@ from pilekit.cli.look.count import command
 from pilekit.cutting.words import compacted, compacted_all
 from pilekit.trace.phrases import Phrases
 from tests.cli.running import refused, run, run_json
+from tests.cutting.reference import words_of
 from tests.cutting.test_ngrams import odd
 from tests.kills import left_at_each_renaming
 from tests.shards.making import record
@@ -270,11 +271,20 @@ def test_standard_input_is_counted(data: Path) -> None:
     assert json.loads(told.stdout)["counts"] == run_json("count", "--phrase", "the", data)["counts"]
 
 
-@given(st.lists(odd, min_size=1, max_size=6), st.integers(1, 7))
+plain_text = st.text(st.sampled_from("aZ09 \n-@[`{/:\x10\x19\x1f\x7f"), max_size=60) | st.text(
+    st.sampled_from("abc XYZ  789é"), max_size=60
+)
+
+
+@given(st.lists(odd | plain_text, min_size=1, max_size=6), st.integers(1, 7))
 def test_words_of_several_texts_are_those_of_each(texts: list[str], at_a_time: int) -> None:
     words, offsets = compacted_all(texts)
     pieces = [words[begin:end].tobytes() for begin, end in pairwise(offsets)]
     assert (words[0], pieces) == (32, [compacted(text)[0] for text in texts])
+    for text, piece in zip(texts, pieces, strict=True):
+        expected = [word for word, _, _ in words_of(text)]
+        assert piece.decode().split(" ")[:-1] == expected
+        assert compacted(text)[1] == len(expected)
     if all(pieces):
         phrases = Phrases.read(texts).words(at_a_time)
         assert phrases.texts(range(len(texts))) == [piece.decode() for piece in pieces]
