@@ -84,6 +84,9 @@ from pilekit.shards.verify.verify import verify_corpus as verify_corpus
 from pilekit.shards.write.reframe import ReframeResult as ReframeResult
 from pilekit.shards.write.reframe import reframe_corpus as reframe_corpus
 from pilekit.shards.write.shard_writer import ShardWriter as ShardWriter
+from pilekit.stats.audit import audit_corpus as audit_corpus
+from pilekit.stats.audit_result import AuditedFigure as AuditedFigure
+from pilekit.stats.audit_result import CorpusAudit as CorpusAudit
 from pilekit.stats.result import CorpusStats as CorpusStats
 from pilekit.stats.result import SubsetStats as SubsetStats
 from pilekit.stats.summary import corpus_stats as corpus_stats

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from pilekit.cli.display.output import print_result, say
-from pilekit.cli.options import Described, corpus_argument, open_subsets, run_options
+from pilekit.cli.options import Described, corpus_argument, open_corpus, open_subsets, run_options
 from pilekit.display.progress import byte_progress
 from pilekit.errors import counted
 
@@ -19,10 +19,17 @@ from pilekit.errors import counted
 @click.option(
     "--copies", is_flag=True, help="Count documents whose text occurred before; 10 bytes of memory a document."
 )
+@click.option("--audit", is_flag=True, help="Compare with the published figures in the manifest.")
 @run_options
 @click.option("--plot", metavar="FILE", help="Draw shares and document lengths into a .png, .svg or .pdf file.")
 def command(
-    paths: tuple[str, ...], subsets: str | None, manifest: Described, as_json: bool, plot: str | None, **options: Any
+    paths: tuple[str, ...],
+    subsets: str | None,
+    manifest: Described,
+    as_json: bool,
+    plot: str | None,
+    audit: bool,
+    **options: Any,
 ) -> None:
     """Count documents, bytes and tokens per subset.
 
@@ -30,16 +37,32 @@ def command(
     on the size of the corpus. `-` reads standard input, compressed or not. A shard with an index (`pilekit index`) is
     not read again, except to count tokens.
 
+    --audit reads all shards, and shows what others have published about the corpus beside what this one has: documents,
+    distinct texts, copies of the most frequent, lengths, occurrences of strings, tokens.
+
     \b
     Example:
       pilekit stats 00.jsonl.zst
       pilekit stats data/ --subsets ArXiv,GitHub --tokenizer 20B_tokenizer.json --copies
+      pilekit stats pile/ --audit
       zstd -dc 00.jsonl.zst | pilekit stats --json -
     """
     from pilekit.artifacts.atomic_write import check_target
     from pilekit.stats.plot import draw, figure_format, save_figure
     from pilekit.stats.summary import corpus_stats
 
+    if audit:
+        if subsets is not None or plot is not None or options["copies"]:
+            raise click.UsageError(
+                "--audit takes the whole corpus, copies too: leave out --subsets, --plot and --copies."
+            )
+        from pilekit.stats.audit import audit_corpus
+
+        del options["copies"]
+        corpus = open_corpus(paths, manifest)
+        with byte_progress("auditing", corpus.size) as advance:
+            print_result(audit_corpus(corpus, advance=advance, **options), as_json)
+        return
     if plot is not None:  # Refuse a bad target now, not after the counting.
         figure_format(plot)
         check_target(plot, follow_links=True)

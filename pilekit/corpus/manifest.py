@@ -23,6 +23,7 @@ from pilekit.artifacts.checked import checked
 from pilekit.corpus.manifest_parts import (
     Assemble,
     FieldPath,
+    PublishedFigures,
     PublishedResult,
     PublishedTable,
     Release,
@@ -59,6 +60,8 @@ class Manifest(StrictPart, frozen=True):
     assemble: Assemble = Assemble()
     totals: Totals = Totals()
     release: Release = Release()
+    figures: PublishedFigures = msgspec.field(default=PublishedFigures(), name="published")
+    """What others have published about its texts, for `pilekit stats --audit`."""
     tables: tuple[PublishedTable, ...] = ()
     tables_from: Literal["pile"] | None = None
     """A bundled manifest whose published figures for single subsets apply here too; its overall figures do not."""

@@ -146,6 +146,75 @@ def published_result(table: PublishedTable, column: int) -> PublishedResult:
     )
 
 
+FigureKind = Literal[
+    "documents",
+    "bytes",
+    "distinct",
+    "twins",
+    "clusters",
+    "longest",
+    "shortest",
+    "median",
+    "length_share",
+    "copies",
+    "occurrences",
+    "tokens",
+    "stated",
+]
+_NEEDED = {
+    "length_share": "characters",
+    "copies": "rank",
+    "occurrences": "text",
+    "tokens": "tokenizer",
+    "stated": "name",
+}
+"""The field that a kind of figure needs, and others must not have."""
+
+
+class PublishedFigure(StrictPart, frozen=True, kw_only=True):
+    """A figure that others have published about the texts of a split, for `pilekit stats --audit`."""
+
+    figure: FigureKind
+    """documents; bytes of UTF-8; distinct texts; documents with an exact twin; clusters of these; the longest, shortest
+    and median text in characters; the share of documents of a length; copies of a frequent text; occurrences of a
+    string; tokens. "stated" is none of these, and only shown."""
+    value: Annotated[float, msgspec.Meta(ge=0, le=1e18)]
+    source: Text
+    split: Literal["train", "val", "test"] = "train"
+    tolerance: Share = 0.0
+    """By how much of the value a count may differ."""
+    characters: Count | None = None
+    """Of "length_share"."""
+    rank: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = None
+    """Of "copies": 1 is the most frequent text."""
+    text: Text | None = None
+    """Of "occurrences"."""
+    tokenizer: Text | None = None
+    """Of "tokens": its name."""
+    vocabulary: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """Of "tokens": the ids of the tokenizer, by which another is told from it."""
+    name: Text | None = None
+    """Of "stated": what it is."""
+    difference: str = ""
+    """What a difference would mean."""
+
+    def __post_init__(self) -> None:
+        for kind, needed in _NEEDED.items():
+            if (getattr(self, needed) is not None) != (self.figure == kind):
+                has = "needs" if self.figure == kind else "has no"
+                raise ValueError(f"a figure of kind {self.figure!r} {has} `{needed}`")
+
+
+class PublishedFigures(StrictPart, frozen=True):
+    """The published figures of a corpus.
+
+    train_shards   the train shards that the figures of train are of; None: any
+    """
+
+    train_shards: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    figures: tuple[PublishedFigure, ...] = ()
+
+
 class ReleaseFile(StrictPart, frozen=True):
     """One file of the release."""
 

@@ -43,6 +43,7 @@ OBEYED_IN_TEXT = re.compile(OBEYED.pattern.replace("\x09", "\x08"))
 CORPUS = ["data", "--manifest", "pile.toml"]
 WORKS = [
     ["stats", *CORPUS, "--copies", "--tokenizer", "model", "--plot", "made/stats.png"],
+    ["stats", *CORPUS, "--audit"],
     ["stats", "bad.jsonl", "--on-error", "skip"],
     ["head", *CORPUS],
     ["sample", *CORPUS],
@@ -174,7 +175,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts.write_text(f"a prompt{EVIL}{LABELS[0]}\n")
     fields = f"text_field = {json.dumps(TEXT)}\nlabel_path = {json.dumps(f'meta.{LABEL}')}\n"
     first, second = (f"[[subsets]]\nname = {json.dumps(label)}\n" for label in LABELS)
-    pile.write_text(f"name = {json.dumps(EVIL)}\n{fields}{first}{second}")
+    evil = json.dumps(EVIL)
+    kinds = (f'"occurrences"\ntext = {evil}', f'"stated"\nname = {evil}')
+    heads = (f"[[published.figures]]\nfigure = {kind}\n" for kind in kinds)
+    published = "".join(f"{head}value = 9\nsource = {evil}\ndifference = {evil}\n" for head in heads)
+    pile.write_text(f"name = {evil}\n{fields}{first}{second}{published}")
     sources = f"{first}sources = [{json.dumps(f'{data}')}]\n"
     mine.write_text(f'name = "mine"\n{fields}[assemble]\nshards = 1\n{sources}')
     with runs.open("w", newline="") as file:

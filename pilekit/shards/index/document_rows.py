@@ -36,6 +36,8 @@ SCANNED_FROM_BYTES = 96 << 20
 
 Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
+SeeTexts = Callable[[npt.NDArray[np.uint8], Int64], None]
+"""Receives the UTF-8 of some texts end to end, uint8, and the bytes of each, int64 [texts]; valid until it returns."""
 
 
 class DocumentRows(NamedTuple):
@@ -89,9 +91,11 @@ def document_rows(
     hashed: bool = True,
     watch: ShardWatch | None = None,
     see_batch: Callable[[DocumentBatch], None] | None = None,
+    see_texts: SeeTexts | None = None,
 ) -> Generator[DocumentRows, None, None]:
     """The rows of a shard's documents; arguments and errors as in `documents_of`."""
-    with closing(documents_of(shard, parser, options, hashed=hashed, watch=watch, see_batch=see_batch)) as parts:
+    parts = documents_of(shard, parser, options, hashed=hashed, watch=watch, see_batch=see_batch, see_texts=see_texts)
+    with closing(parts):
         yield from map(attrgetter("rows"), parts)  # `map` holds no part, and so no long line.
 
 
@@ -103,6 +107,7 @@ def documents_of(
     hashed: bool = True,
     watch: ShardWatch | None = None,
     see_batch: Callable[[DocumentBatch], None] | None = None,
+    see_texts: SeeTexts | None = None,
 ) -> Generator[DocumentsRead, None, None]:
     """The documents of a shard, in parts of bounded size; `PilekitError` for damage, after all documents before it.
 
@@ -110,21 +115,29 @@ def documents_of(
     hashed      whether to hash the texts
     watch       sees all bytes and blocks
     see_batch   receives the documents of each part
+    see_texts   with `hashed`: receives the texts of all documents, in any order
     """
     with shard_blocks(shard.path, options, shown=parser.path, columns=parser.format, watch=watch) as blocks:
         only_rows = parser.subsets is None and see_batch is None and not is_parquet(shard.path)
         if only_rows and options.stored >= SCANNED_FROM_BYTES:
-            scanner = LineScanner(parser, hashed=hashed)
+            scanner = LineScanner(parser, hashed=hashed, see_texts=see_texts)
             while scanner.pays and isinstance(block := next(blocks, None), LineBlock):
                 yield from scanner.documents(block)
             block = None  # The consumer alone holds a long line.
         for batch in parser.batches(numbered_parts(blocks)):
             if see_batch is not None:
                 see_batch(batch)
+            if see_texts is not None:
+                _show_texts(batch, see_texts)
             lines = functools.partial(_lines_of_batch, batch)
             part = [DocumentsRead(index_rows(batch, hashed=hashed), batch.format, lines)]
             del batch, lines  # A long text must not be held while the next is read.
             yield part.pop()
+
+
+def _show_texts(batch: DocumentBatch, see_texts: SeeTexts) -> None:
+    data, ends = batch.utf8()
+    see_texts(data, np.diff(ends))
 
 
 def _lines_of_batch(batch: DocumentBatch, chosen: npt.NDArray[np.bool_]) -> bytes:
@@ -157,10 +170,19 @@ class LineScanner:
     hashed   whether to hash the texts
     lines    how many lines are scanned at a time
     labels   how many labels the scan learns; documents with others are decoded
+    see_texts   with `hashed`: receives the texts
     pays     becomes false if most lines have another form
     """
 
-    def __init__(self, parser: LineParser, *, hashed: bool = True, lines: int = LINES_AT_A_TIME, labels: int = 256):
+    def __init__(
+        self,
+        parser: LineParser,
+        *,
+        hashed: bool = True,
+        lines: int = LINES_AT_A_TIME,
+        labels: int = 256,
+        see_texts: SeeTexts | None = None,
+    ):
         from pilekit.shards.index import json_line_kernel
 
         # The scan learns labels as the records spell them.
@@ -168,6 +190,7 @@ class LineScanner:
         self.names, self.hashed, self.labels, self.pays = parser.format.names, hashed, labels, True
         self._kernel = json_line_kernel
         self._form = json_line_kernel.line_form(parser.format.text_field, parser.format.label_path)
+        self._see_texts = see_texts
         self._known: dict[str, int] = {}
         self._table = json_line_kernel.known_labels(self._known)
         self._arrays = np.empty((4, lines), dtype=np.int64)
@@ -190,6 +213,8 @@ class LineScanner:
             )
             code, size = codes[:count], sizes[:count]
             hashes = self._hashes(size[code >= 0]) if self.hashed else []
+            if self._see_texts is not None:
+                self._see_texts(self._texts[: int(size[code >= 0].sum())], size[code >= 0])
             places = np.flatnonzero(code == careful).tolist()
             unscanned = [*heads, *(view[begins[place] : ends[place]] for place in places)]
             # The line that crossed a border, if there is one, comes first and is decoded.
@@ -202,7 +227,11 @@ class LineScanner:
                 numbers[scanned], code[scanned], list(self._known), size[scanned], np.array(hashes, dtype=np.uint64)
             )
             if unscanned:
-                decoded = index_rows(self.parser.parse(unscanned, numbers[code == careful]), hashed=self.hashed)
+                batch = self.parser.parse(unscanned, numbers[code == careful])
+                decoded = index_rows(batch, hashed=self.hashed)
+                if self._see_texts is not None:
+                    _show_texts(batch, self._see_texts)
+                del batch
                 rows = _merge(rows, decoded)
                 self._learn(decoded.labels, len(unscanned), int(np.count_nonzero(code != blank)))
             lines = _ScannedLines(rows.numbers - numbers[0], head, view, begins[:count], ends[:count])
