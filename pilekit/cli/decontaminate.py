@@ -33,7 +33,14 @@ class _ManyEvaluations(click.Command):
 @click.command(cls=_ManyEvaluations)
 @corpus_and_only
 @click.option("--against", multiple=True, required=True, metavar="EVAL...", help=_AGAINST)
-@click.option("--fields", default="text", metavar="NAMES", help="A record's texts: question,answer.")
+@click.option(
+    "--fields", metavar="NAMES", help="A record's texts, or with --question its passages.  [default: text or none]"
+)
+@click.option("--question", metavar="FIELD", help="The question, whose answer is a record's secret.")
+@click.option("--answer", metavar="FIELD", help="The answer, or with --choices its label, number from 0 or letter.")
+@click.option("--choices", metavar="FIELD", help="The possible answers.")
+@click.option("--reach", type=click.IntRange(0), default=500, help="Characters between a question and a leaked answer.")
+@click.option("--cut", metavar="VERDICTS", help="What to cut: leak,question,text.  [default: leak,question; see above]")
 @click.option("--ngram", type=click.IntRange(1, 100), default=13, help="Words in an n-gram.")
 @click.option("--common", type=click.IntRange(0), default=10, help="Ignore n-grams in more documents; 0: ignore none.")
 @click.option("--window", type=click.IntRange(0), default=200, help="Characters to cut on each side of a span.")
@@ -54,15 +61,23 @@ def command(
     because licences and phrases are no leak. hits.parquet in DIR names each span and its record, evaluations.parquet
     the dirty records. Other lines stay byte for byte. A killed run resumes when run again.
 
+    With --question and --answer each span has a verdict. It is a leak if the answer's words stand near the question, a
+    question without them, and text if it is of --fields only. By default leaks and questions are cut, and text of
+    evaluations in which no record has an answer.
+
     \b
     Example:
       pilekit decontaminate data/ --against gsm8k.parquet svamp.jsonl --fields question,answer
       pilekit decontaminate data/ --against val.jsonl.zst --no-write
+      pilekit decontaminate data/ --against mmlu.parquet --question question --choices choices --answer answer
     """
     from pilekit.cutting.decontaminate import decontaminate_corpus
+    from pilekit.cutting.result import has_answers
 
     corpus, options["subsets"] = open_subsets(paths, manifest, options["subsets"], only=options["only"])
-    options["fields"] = [name.strip() for name in options["fields"].split(",")]
+    for name in ("fields", "cut"):
+        given = options[name]
+        options[name] = None if given is None else [word.strip() for word in given.split(",")]
     with step_progress() as advance:
         result = decontaminate_corpus(corpus, against=list(against), write=not no_write, advance=advance, **options)
     if not print_result(result, as_json, table=False):
@@ -70,6 +85,9 @@ def command(
     summary = result.summary
     print_fitted(result.evaluations())
     click.echo()
+    if has_answers(summary):
+        print_fitted(result.verdicts())
+        click.echo()
     print_fitted(result.table())
     say(f"{sum_of(summary, 'untouched', 'cut', 'dropped')}; {counted(summary['pieces'], 'piece')}")
     written = "" if no_write else "clean shards, "

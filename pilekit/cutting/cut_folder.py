@@ -18,9 +18,9 @@ import pyarrow.dataset
 from pilekit.artifacts.header import Header, finished_header, read_header
 from pilekit.corpus import Shard
 from pilekit.corpus.manifest import recorded_manifest
-from pilekit.cutting.hits import HITS
 from pilekit.cutting.job import FOUND, PATHS
 from pilekit.cutting.result import REPEATS
+from pilekit.cutting.verdicts import HITS
 from pilekit.dedup.show.removed_pairs import readable
 from pilekit.errors import PilekitError, counted, shortened
 from pilekit.shards.fingerprint import unchanged_shard
@@ -120,7 +120,10 @@ class CutFolder:
 def evidence(row: Row) -> str:
     """What a row of a table proves, in a few words."""
     if "words" in row:
-        return f"{counted(row['words'], 'word')}, {counted(row['ngrams'], 'n-gram')} of the record"
+        verdict = row.get("verdict", "text")  # An earlier pilekit gave none.
+        before = "" if verdict == "text" else f"{verdict}: "
+        after = "" if row.get("cut", True) else "; not cut"
+        return f"{before}{counted(row['words'], 'word')}, {counted(row['ngrams'], 'n-gram')} of the record{after}"
     return f"{counted(row['bytes'], 'byte')}"
 
 

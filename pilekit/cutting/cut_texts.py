@@ -17,6 +17,7 @@ from pilekit.cutting.cut_folder import CutFolder, Row
 from pilekit.cutting.evaluation_texts import evaluation_names, record_texts
 from pilekit.cutting.job import EVALUATION_PATHS
 from pilekit.cutting.passages import document_texts
+from pilekit.cutting.record_fields import RecordFields
 from pilekit.cutting.words import compacted
 
 AROUND = 200
@@ -76,10 +77,11 @@ def _record_texts(cuts: CutFolder, rows: Sequence[Row]) -> dict[str, dict[int, d
         numbers_by_evaluation[row["evaluation"]].add(row["record"])
     shards = [Shard(name, path, None) for name, path in cuts.noted(EVALUATION_PATHS).items()]
     shard_of = dict(zip(evaluation_names(shards), shards, strict=True))
-    texts = {}
+    texts, parameters = {}, cuts.header.parameters
+    fields = RecordFields(parameters["fields"], parameters.get("question"), parameters.get("answer"))
     for evaluation, numbers in numbers_by_evaluation.items():
         shard = cuts.shard(f"/{shard_of[evaluation].name}", shard_of[evaluation].path)
-        texts[evaluation] = record_texts(shard, cuts.header.parameters["fields"], numbers)
+        texts[evaluation] = record_texts(shard, fields, numbers)
     return texts
 
 

@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from pilekit.corpus import Corpus, Described, Source
+from pilekit.cutting.answers import Answers
 from pilekit.cutting.evaluation_texts import Texts
-from pilekit.cutting.hits import HITS, decide, find_hits
+from pilekit.cutting.hits import find_hits
 from pilekit.cutting.job import EVALUATION_PATHS, CutCommand, CutJob, Remove, cut_corpus, places_of
-from pilekit.cutting.ngrams import SHORTEST, NGrams
+from pilekit.cutting.ngrams import SHORTEST_ITEM, NGrams
+from pilekit.cutting.record_fields import RecordFields
 from pilekit.cutting.result import DecontaminationResult
 from pilekit.cutting.shards import CutScope, pieces_around, spans_of
+from pilekit.cutting.verdicts import HITS, Judge, Verdict, decide
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError, counted
 from pilekit.pipeline.finished_run import FinishedRunStage
@@ -37,7 +40,12 @@ def decontaminate_corpus(
     out: str | Path = "decontaminated",
     *,
     against: str | Path | Sequence[str | Path],
-    fields: Sequence[str] = ("text",),
+    fields: str | Sequence[str] | None = None,
+    question: str | None = None,
+    answer: str | None = None,
+    choices: str | None = None,
+    reach: int = 500,
+    cut: Verdict | Sequence[Verdict] | None = None,
     ngram: int = 13,
     common: int = 10,
     window: int = 200,
@@ -52,8 +60,17 @@ def decontaminate_corpus(
 
     corpus    a `Corpus`, or a path, glob or URL, or several of them; held-out shards among others are left out
     against   evaluations: JSON lines, Parquet or Pile shards
-    fields    a record's texts: each field by itself, and if there are several, all joined
-    ngram     words in an n-gram; a text of 8 or more words that is shorter is matched whole
+    fields    a record's texts: each field by itself, and if there are several, all joined; None: text without a
+              question, and else none
+    question  the field of a record's question, whose `answer` is its secret
+    answer    the field of the answer: text, a number, true or false, a list of these, or an object with them as `text`;
+              with `choices`, a label, a number from 0 or a letter
+    choices   the field of the possible answers: a list, or an object with lists `text` and `label`
+    reach     how many characters before or after its question an answer makes it a leak
+    cut       the verdicts to cut, "leak", "question" or "text"; None: leak and question, and text of evaluations in
+              which no record has an answer
+    ngram     words in an n-gram; a text of 8 or more words, or a question of 5 or more with an answer, that is shorter
+              is matched whole
     common    n-grams in more documents of the corpus than this are ignored; 0: ignore none
     window    characters to cut on each side of a span
     remove    "spans", or "documents": drop each document with a span
@@ -65,16 +82,22 @@ def decontaminate_corpus(
 
     A killed run is resumed; a repeated finished run returns at once.
     """
+    if fields is None:
+        fields = ["text"] if question is None else []
     fields = [fields] if isinstance(fields, str) else list(dict.fromkeys(fields))
-    if not all(fields) or not fields:
-        raise PilekitError("fields names the fields of an evaluation's records; one has no name")
+    named = RecordFields([name for name in fields if name != question], question, answer, choices)
     corpus = Corpus.of(corpus, manifest).without_held_out()
     evaluations = Corpus(against)
     shared = {str(shard.path) for shard in corpus.shards} & {str(shard.path) for shard in evaluations.shards}
     if shared:
         raise PilekitError(f"{min(shared)}: is in the corpus too; an evaluation would be cut out of itself")
-    parameters = {"fields": fields, "ngram": ngram, "common": common, "window": window, "remove": remove}
-    find = partial(_find, evaluations=evaluations, fields=fields, ngram=ngram, common=common)
+    verdicts: list[Verdict] | None = None if cut is None else sorted({cut} if isinstance(cut, str) else set(cut))
+    parameters = {"fields": named.texts, "ngram": ngram, "common": common, "window": window, "remove": remove}
+    secret = {"question": question, "answer": answer, "choices": choices, "reach": reach if question else None}
+    parameters |= {name: value for name, value in (secret | {"cut": verdicts}).items() if value is not None}
+    find = partial(
+        _find, evaluations=evaluations, fields=named, ngram=ngram, common=common, reach=reach, verdicts=verdicts
+    )
     cut_off = window if remove == "spans" else sys.maxsize  # all of a document
     job = CorpusJob.of_steps(corpus, **work)
     command = CutCommand(KIND, HITS, find, partial(pieces_around, window=cut_off), write)
@@ -83,35 +106,48 @@ def decontaminate_corpus(
 
 
 def _find(
-    job: CutJob, evaluations: Corpus, fields: Sequence[str], ngram: int, common: int
+    job: CutJob,
+    evaluations: Corpus,
+    fields: RecordFields,
+    ngram: int,
+    common: int,
+    reach: int,
+    verdicts: Sequence[Verdict] | None,
 ) -> tuple[dict[str, Any], list[Path]]:
     """Search all shards, and write the tables."""
-    job.scratch.mkdir(parents=True, exist_ok=True)
-    texts, least = Texts([], [], [], []), min(SHORTEST, ngram)
-    ngrams = NGrams.build(texts.read(evaluations, fields, least), ngram)
+    answer_folder = None if fields.question is None else job.scratch / "answers"
+    (answer_folder or job.scratch).mkdir(parents=True, exist_ok=True)
+    texts = Texts(fields)
+    ngrams = NGrams.build(texts.read(evaluations, ngram), ngram, SHORTEST_ITEM)
     if not len(ngrams.keys):
+        least = texts.shortest(ngram, fields.question is not None)
         raise PilekitError(
             f"none of {counted(len(texts.records), 'record')} has a text of {least} words to look for; name other "
             "--fields"
         )
-    search = partial(find_hits, ngram_folder=job.scratch, scope=job.scope)
-    read = job.process_step("searching", "hits", search, ngrams.save(job.scratch))
+    files = ngrams.save(job.scratch)
+    if answer_folder is not None:
+        files += Answers.build(ngrams, texts).save(answer_folder)
+    search = partial(find_hits, ngram_folder=job.scratch, answer_folder=answer_folder, reach=reach, scope=job.scope)
+    read = job.process_step("searching", "hits", search, files)
     parts = {name: (path, read[name]["labels"]) for name, path in zip(read, job.files("hits"), strict=True)}
-    counts, files = decide(job.folder, parts, ngrams, texts, common)
+    judge = Judge(ngrams, texts, verdicts, reach)
+    counts, files = decide(job.folder, parts, ngrams, texts, common, judge)
     return {"read": read, "summary": {"evaluations": counts}, EVALUATION_PATHS: places_of(evaluations)}, files
 
 
 @dataclass(frozen=True)
 class DropContaminated(FinishedRunStage):
-    """Drop the documents that have a span in `folder`, the output of `pilekit decontaminate`, even with `--no-write`.
+    """Drop the documents that have a span to cut in `folder`, the output of `pilekit decontaminate`.
 
-    PilekitError for a folder that is not finished; while running, for a shard that was not searched there.
+    The folder of `--no-write` will do. PilekitError for a folder that is not finished; while running, for a shard that
+    was not searched there.
     """
 
     kind, command, verb = KIND, COMMAND, "searched"
 
     def __call__(self, batches: Iterator[DocumentBatch]) -> Iterator[DocumentBatch]:
-        """The documents without a span; empty batches are dropped."""
+        """The documents without a span to cut; empty batches are dropped."""
         spans_by_shard: dict[str, dict[int, list[tuple[int, int]]]] = {}
         for batch in batches:
             if batch.shard not in spans_by_shard:

@@ -1,18 +1,22 @@
 """The texts of evaluations: JSON lines, Parquet and Pile shards, record by record.
 
-A record's texts are the values of the given fields. If there are several fields, all values joined are one more text.
+A record's texts are the values of the given fields. If there are several, all values joined are one more text. A
+question is a text by itself, and joined with none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pilekit.corpus import Corpus, Shard
 from pilekit.corpus.shard import stem
+from pilekit.cutting.ngrams import SHORTEST, SHORTEST_ITEM
+from pilekit.cutting.record_fields import RecordFields
 from pilekit.cutting.words import compacted
 from pilekit.errors import PilekitError, shortened
 from pilekit.shards.read.absent_label import fields_of, first_records
@@ -23,46 +27,61 @@ from pilekit.shards.read.open import ReadOptions
 from pilekit.shards.read.read_errors import BadRecord
 
 
-class Texts(NamedTuple):
+@dataclass(frozen=True)
+class Texts:
     """The texts of evaluations to search for, and the texts that are too short.
 
     records     (evaluation, number from 0 in its file, `id` as text if it has one) of each record
+    answers     the words of each record's answers, each followed by a space; the first n-gram of a longer answer
     record_of   the index of each text's record
     fields      the field of each text; of a joined text all their names
     too_short   rows of the table
     """
 
-    records: list[tuple[str, int, str | None]]
-    record_of: list[int]
-    fields: list[str]
-    too_short: list[tuple[Any, ...]]
+    record_fields: RecordFields
+    records: list[tuple[str, int, str | None]] = field(default_factory=list)
+    answers: list[list[bytes]] = field(default_factory=list)
+    record_of: list[int] = field(default_factory=list)
+    fields: list[str] = field(default_factory=list)
+    too_short: list[tuple[Any, ...]] = field(default_factory=list)
 
-    def read(self, corpus: Corpus, fields: Sequence[str], least: int) -> Iterator[tuple[bytes, int]]:
-        """Take in all records in order; yield the words of each text of at least `least` words, and their number.
+    def read(self, corpus: Corpus, ngram: int) -> Iterator[tuple[bytes, int]]:
+        """Take in all records in order; yield the words of each text that is long enough, and their number.
 
         PilekitError for a bad line, if no record of a file has any of the fields, and if none of all has one of them.
         """
-        absent = set(fields)
+        absent = set(self.record_fields.names)
         for evaluation, shard in zip(evaluation_names(corpus.shards), corpus.shards, strict=True):
             present_fields = set[str]()
-            for number, (_, raw) in enumerate(raw_records(shard, fields)):
-                texts = _texts_of(raw, fields, shard, number)
+            for number, (_, raw) in enumerate(raw_records(shard, self.record_fields.names)):
+                texts, place = _texts_of(raw, self.record_fields, shard, number), f"{shard.path}, record {number:,}"
+                answers = self.record_fields.answers(raw, place) if self.record_fields.question in texts else []
                 present_fields.update(texts)
+                absent -= {name for name in absent if raw.get(name) is not None}
                 record = evaluation, number, None if raw.get("id") is None else str(raw["id"])
-                for field, text in texts.items():
+                for name, text in texts.items():
                     words, count = compacted(text)
-                    if count >= least:
+                    if count >= self.shortest(ngram, bool(answers) and name == self.record_fields.question):
                         self.record_of.append(len(self.records))
-                        self.fields.append(field)
+                        self.fields.append(name)
                         yield words, count
                     else:
-                        self.too_short.append((*record, field, count, text))
+                        self.too_short.append((*record, name, count, text))
                 self.records.append(record)
-            absent -= present_fields
+                self.answers.append([words for answer in answers if (words := _first_words(answer, ngram))])
             if not present_fields:
-                raise _no_field(shard, fields)
+                raise _no_field(shard, self.record_fields.searched)
         if absent:
             raise _no_field(corpus.shards[0], sorted(absent))
+
+    @staticmethod
+    def shortest(ngram: int, is_item: bool) -> int:
+        """The fewest words of a text that is searched for; an item is a question with an answer."""
+        return min(SHORTEST_ITEM if is_item else SHORTEST, ngram)
+
+
+def _first_words(text: str, most: int) -> bytes:
+    return b"".join(word + b" " for word in compacted(text)[0].split(b" ", most)[:most] if word)
 
 
 def _no_field(shard: Shard, fields: Sequence[str]) -> PilekitError:
@@ -77,26 +96,27 @@ def evaluation_names(shards: Sequence[Shard]) -> list[str]:
     return short if len(set(short)) == len(short) else names
 
 
-def record_texts(shard: Shard, fields: Sequence[str], numbers: Collection[int]) -> dict[int, dict[str, str]]:
+def record_texts(shard: Shard, fields: RecordFields, numbers: Collection[int]) -> dict[int, dict[str, str]]:
     """The texts of some records of a file by field, a joined text under all their names; reads up to the last one."""
     texts = {}
-    with closing(raw_records(shard, fields)) as records:
+    with closing(raw_records(shard, fields.names)) as records:
         for number, (_, raw) in enumerate(islice(records, max(numbers, default=-1) + 1)):
             if number in numbers:
                 texts[number] = _texts_of(raw, fields, shard, number)
     return texts
 
 
-def _texts_of(raw: Mapping[str, Any], fields: Sequence[str], shard: Shard, number: int) -> dict[str, str]:
-    """The texts of a record by field, and of several fields all joined; PilekitError if a value is no text."""
-    texts = {field: raw[field] for field in fields if raw.get(field) is not None}
-    for field, value in texts.items():
+def _texts_of(raw: Mapping[str, Any], fields: RecordFields, shard: Shard, number: int) -> dict[str, str]:
+    """The texts of a record by field, and of several passages all joined; PilekitError if a value is no text."""
+    texts = {name: raw[name] for name in fields.searched if raw.get(name) is not None}
+    for name, value in texts.items():
         if not isinstance(value, str):
             raise PilekitError(
-                f"{shard.path}, record {number:,}: {field} is no text but {shortened(value, 60)}; name other --fields"
+                f"{shard.path}, record {number:,}: {name} is no text but {shortened(value, 60)}; name other --fields"
             )
-    if len(texts) > 1:
-        texts[",".join(texts)] = " ".join(texts.values())
+    joined = [name for name in texts if name != fields.question]
+    if len(joined) > 1:
+        texts[",".join(joined)] = " ".join(texts[name] for name in joined)
     return texts
 
 

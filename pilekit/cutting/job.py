@@ -26,6 +26,7 @@ from pilekit.corpus.shard import STANDARD_INPUT, check_stems, stem
 from pilekit.cutting.ngrams import LONGEST
 from pilekit.cutting.result import SUMMARY
 from pilekit.cutting.shards import CutScope, CutShard, Spans
+from pilekit.cutting.verdicts import Verdict
 from pilekit.dedup.drop_duplicates import DropDuplicates
 from pilekit.documents import add_counts, check_none_lost
 from pilekit.errors import PilekitError
@@ -56,6 +57,8 @@ class _CutOptions(msgspec.Struct):
     common: Annotated[int, msgspec.Meta(ge=0)] = 0
     window: Annotated[int, msgspec.Meta(ge=0)] = 0
     remove: Remove = "spans"
+    reach: Annotated[int, msgspec.Meta(ge=0)] = 0
+    cut: list[Verdict] | None = None
     min_bytes: Annotated[int, msgspec.Meta(ge=8, le=1 << 16)] = 8
     memory: Annotated[int, msgspec.Meta(ge=64 * 10**6)] = 1 << 30
 

@@ -3,7 +3,8 @@
 The n-grams are sorted by a 64-bit hash. A filter with 16 to 32 bits for each rejects most words of a document, and a
 binary search finds the rest. The hash of consecutive words is a difference of two sums over the words of the document.
 A found hash is a hit only if the words are equal. A text shorter than an n-gram is an n-gram by itself, if it has at
-least `SHORTEST` words. It is searched where the filter holds the hash of its last `SHORTEST` words.
+least `SHORTEST` words, or as many as are asked for. It is searched where the filter holds the hash of its last words,
+as many as the shortest of these texts has.
 
 All processes map the arrays from files, so memory holds them once.
 """
@@ -17,13 +18,14 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.saved_arrays import load_arrays, save_arrays
 from pilekit.cutting.words import Bytes, Int64, UInt32, UInt64, compacted, folds, next_word
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
 from pilekit.workers.kernels import compiled
 
-SHORTEST, LONGEST = 8, 100
+SHORTEST, SHORTEST_ITEM, LONGEST = 8, 5, 100
+"""The fewest words of a text that is searched for, and of a question with an answer; the most of an n-gram."""
 _RING = 127
 """A mask: the last 128 words of a document are kept."""
 _BASE = np.uint64(0x9E6C63D0676A9A99)
@@ -53,19 +55,24 @@ class NGrams(NamedTuple):
     filter: UInt64
 
     @classmethod
-    def build(cls, texts: Iterable[tuple[bytes, int]], ngram: int) -> Self:
-        """The n-grams of `ngram` words of texts, each given as its `compacted` words and their number."""
-        least, store, ends, first = min(SHORTEST, ngram), bytearray(), array("q", [0]), array("q", [0])
+    def build(cls, texts: Iterable[tuple[bytes, int]], ngram: int, shortest: int = SHORTEST) -> Self:
+        """The n-grams of `ngram` words of texts, each given as its `compacted` words and their number.
+
+        shortest   a text of fewer words than this and than an n-gram has none
+        """
+        least, store, ends, first = ngram, bytearray(), array("q", [0]), array("q", [0])
         for words, count in texts:
             store += words
             ends.append(len(store))
-            first.append(first[-1] + (max(1, count - ngram + 1) if count >= least else 0))
+            has_any = count >= min(shortest, ngram)
+            least = min(least, count) if has_any else least
+            first.append(first[-1] + (max(1, count - ngram + 1) if has_any else 0))
         if len(store) >= 1 << 32:
             raise PilekitError("the evaluations hold more than 4 GB of text; take some of them at a time")
         data, places = np.frombuffer(store, np.uint8), first[-1]
         keys, begin, length = np.empty(places, np.uint64), np.empty(places, np.uint32), np.empty(places, np.uint8)
         filter = np.zeros(2 << (places // 8).bit_length(), np.uint64)
-        _hash_texts(data, np.array(ends), folds(), ngram, keys, begin, length, filter)
+        _hash_texts(data, np.array(ends), folds(), ngram, least, keys, begin, length, filter)
         numbers, chosen = np.empty(places, np.uint32), np.empty(places, np.int64)
         order = np.argsort(keys, kind="stable")
         chosen = chosen[: _merge_equal(data, order, keys, begin, length, numbers, chosen)]
@@ -74,15 +81,12 @@ class NGrams(NamedTuple):
 
     def save(self, folder: Path) -> list[Path]:
         """Write the arrays into the folder; returns their files."""
-        for name, values in self._asdict().items():
-            with write_atomically(folder / f"{name}.npy") as file:
-                np.save(file, values)
-        return [folder / f"{name}.npy" for name in self._fields]
+        return save_arrays(folder, self)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """The arrays in a folder, mapped into memory."""
-        return cls(*(np.load(folder / f"{name}.npy", mmap_mode="r").view(np.ndarray) for name in cls._fields))
+        return load_arrays(folder, cls)
 
     def text(self, ngram: int) -> str:
         """The words of an n-gram, joined by spaces."""
@@ -122,11 +126,19 @@ class NGrams(NamedTuple):
 
 @compiled()
 def _hash_texts(
-    store: Bytes, ends: Int64, fold: UInt32, ngram: int, keys: UInt64, begin: UInt32, length: Bytes, filter: UInt64
+    store: Bytes,
+    ends: Int64,
+    fold: UInt32,
+    ngram: int,
+    least: int,
+    keys: UInt64,
+    begin: UInt32,
+    length: Bytes,
+    filter: UInt64,
 ) -> None:
     """Fill in every place of every text, and the filter."""
     sums, begins = np.zeros(_RING + 1, np.uint64), np.empty(_RING + 1, np.uint64)
-    place, least, mask = 0, min(ngram, SHORTEST), np.uint64(len(filter) - 1)
+    place, mask = 0, np.uint64(len(filter) - 1)
     for text in range(len(ends) - 1):
         at, stop = np.uint64(ends[text]), np.uint64(ends[text + 1])
         word, sums[0] = 0, 0
@@ -196,7 +208,7 @@ def _find(
     data: Bytes, offsets: Int64, fold: UInt32, sizes: Int64, keys: UInt64, words: Bytes, filter: UInt64, rows: Int64
 ) -> int:
     """Write candidates as rows of `find`, as many as fit; returns the number of all."""
-    ngram, least = sizes[0], min(sizes[0], SHORTEST)
+    ngram, least = sizes[0], sizes[min(1, len(sizes) - 1)]
     sums, begins = np.zeros(_RING + 1, np.uint64), np.empty(_RING + 1, np.uint64)
     count, mask = 0, np.uint64(len(filter) - 1)
     for document in range(len(offsets) - 1):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pilekit.cutting.hits import HITS
+from pilekit.cutting.verdicts import HITS, VERDICTS
 from pilekit.display.fitted_table import DASH, Column, FittedTable, count_columns, percentage
 from pilekit.display.table_result import TableResult
 from pilekit.shards.read.read_errors import SkippedLines
@@ -51,6 +51,10 @@ class DecontaminationResult(CutCorpus):
         """A row per evaluation: its records, how many have text in the corpus, and how many are too short to tell."""
         return evaluations_table(self.summary)
 
+    def verdicts(self) -> FittedTable[Row]:
+        """A row per evaluation and subset: how many pairs of a span and a record have each verdict."""
+        return verdicts_table(self.summary)
+
 
 @dataclass(frozen=True, repr=False)
 class SubstringResult(CutCorpus):
@@ -76,10 +80,31 @@ def cuts_table(summary: dict[str, Any]) -> FittedTable[Row]:
 
 
 def evaluations_table(summary: dict[str, Any]) -> FittedTable[Row]:
-    """A row per evaluation: its records, how many have text in the corpus, and how many are too short to tell."""
+    """A row per evaluation: its records, how many have text in the corpus, and how many are too short to tell.
+
+    If a record has an answer, the dirty records are counted by their worst verdict too.
+    """
 
     def share(row: Row) -> str:
         return percentage(row[1]["dirty"] / row[1]["records"]) if row[1]["records"] else DASH
 
-    columns = [*count_columns("Evaluation", "records", "dirty", "too_short"), Column("Dirty %", share)]
+    verdicts = VERDICTS if has_answers(summary) else ()
+    columns = [*count_columns("Evaluation", "records", "dirty", *verdicts, "too_short"), Column("Dirty %", share)]
     return FittedTable(list(summary["evaluations"].items()), columns, [])
+
+
+def verdicts_table(summary: dict[str, Any]) -> FittedTable[Row]:
+    """A row of verdicts per evaluation and subset: how many pairs of a span and a record have each."""
+    rows = [
+        (evaluation, {"subset": subset, **verdicts})
+        for evaluation, counts in summary["evaluations"].items()
+        for subset, verdicts in sorted(counts["subsets"].items())
+    ]
+    name, *counts = count_columns("Evaluation", *VERDICTS)
+    subset = Column[Row]("Subset", lambda row: row[1]["subset"], justify="left")
+    return FittedTable(rows, [name, subset, *counts])
+
+
+def has_answers(summary: dict[str, Any]) -> bool:
+    """Whether a record of the evaluations has an answer; false for what an earlier pilekit wrote."""
+    return any(counts.get("answered") for counts in summary["evaluations"].values())

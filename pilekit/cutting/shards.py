@@ -1,6 +1,7 @@
 """Cut a table's spans out of shards: the pieces of a document become documents of their own.
 
-A table has the columns `shard`, `number`, `start` and `end` (characters). Lines of documents without a span are copied
+A table has the columns `shard`, `number`, `start` and `end` (characters), and perhaps `cut`, which is false where the
+span of a row is no reason to cut. Lines of documents without a span are copied
 byte for byte.
 """
 
@@ -119,10 +120,11 @@ def stored_rows(path: Path, columns: int) -> Iterator[Table]:
 
 
 def spans_of(table: Path, shard: str) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-    """The number of each document of a shard that has spans, and its different spans in order; few are in memory."""
+    """The number of each document of a shard that has spans to cut, and its different spans; few are in memory."""
     dataset = pyarrow.dataset.dataset(table, format="parquet")
-    columns = ["number", "start", "end"]
-    batches = dataset.to_batches(columns=columns, filter=pc.field("shard") == shard, use_threads=False)
+    columns, of_shard = ["number", "start", "end"], pc.field("shard") == shard
+    chosen = of_shard & pc.field("cut") if "cut" in dataset.schema.names else of_shard
+    batches = dataset.to_batches(columns=columns, filter=chosen, use_threads=False)
     rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
     for number, of_document in groupby(rows, key=itemgetter(0)):
         yield number, sorted({(start, end) for _, start, end in of_document})

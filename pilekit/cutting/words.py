@@ -192,3 +192,20 @@ def next_word(data: Bytes, at: np.uint64, stop: np.uint64, fold: UInt32) -> tupl
 def characters_before(data: Bytes, places: Int64) -> Int64:
     """How many characters begin between the first of these ascending places in UTF-8 and each of them, int64."""
     return np.cumsum(characters(data, np.append(places[:1], places[:-1]), places))
+
+
+def word_places(text: str, words: int) -> tuple[Int64, Int64]:
+    """Where each of a text's `words` words begins and ends, in characters."""
+    data, places = np.frombuffer(text.encode(), np.uint8), np.empty(2 * words + 1, np.int64)
+    places[0] = 0
+    _find_words(data, folds(), places)
+    characters = characters_before(data, places)
+    return characters[1::2], characters[2::2]
+
+
+@compiled()
+def _find_words(data: Bytes, fold: UInt32, places: Int64) -> None:
+    at, stop = np.uint64(0), np.uint64(len(data))
+    for word in range(len(places) // 2):
+        _, begin, at = next_word(data, at, stop, fold)
+        places[2 * word + 1], places[2 * word + 2] = begin, at

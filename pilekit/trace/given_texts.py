@@ -1,17 +1,14 @@
-"""The texts to trace: a text file, which is one text, a field of records, or a list; and the places of their words."""
+"""The texts to trace: a text file, which is one text, a field of records, or a list."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import xxhash
 
-from pilekit.cutting.words import Bytes, Int64, UInt32, characters_before, folds, next_word
 from pilekit.errors import PilekitError, shortened
 from pilekit.trace.phrases import MOST_BYTES, file_bytes, has_records, record_texts
-from pilekit.workers.kernels import compiled
 
 
 def given_texts(source: str | Path | Iterable[str], field: str | None = None) -> list[str]:
@@ -64,20 +61,3 @@ def hash_of(texts: Iterable[str]) -> str:
         encoded = text.encode()
         hash.update(len(encoded).to_bytes(8, "little") + encoded)
     return hash.hexdigest()
-
-
-def word_places(text: str, words: int) -> tuple[Int64, Int64]:
-    """Where each of a text's `words` words begins and ends, in characters."""
-    data, places = np.frombuffer(text.encode(), np.uint8), np.empty(2 * words + 1, np.int64)
-    places[0] = 0
-    _find_words(data, folds(), places)
-    characters = characters_before(data, places)
-    return characters[1::2], characters[2::2]
-
-
-@compiled()
-def _find_words(data: Bytes, fold: UInt32, places: Int64) -> None:
-    at, stop = np.uint64(0), np.uint64(len(data))
-    for word in range(len(places) // 2):
-        _, begin, at = next_word(data, at, stop, fold)
-        places[2 * word + 1], places[2 * word + 2] = begin, at

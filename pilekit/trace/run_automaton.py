@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.artifacts.atomic_write import write_atomically
+from pilekit.artifacts.saved_arrays import load_arrays, save_arrays
 from pilekit.cutting.words import Int64, UInt32
 from pilekit.errors import PilekitError
 from pilekit.workers.kernels import compiled
@@ -85,15 +85,12 @@ class RunAutomaton(NamedTuple):
 
     def save(self, folder: Path) -> list[Path]:
         """Write the arrays into the folder; returns their files."""
-        for name, values in self._asdict().items():
-            with write_atomically(folder / f"{name}.npy", flushed=False) as file:
-                np.save(file, values)
-        return [folder / f"{name}.npy" for name in self._fields]
+        return save_arrays(folder, self, flushed=False)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """The arrays in a folder, mapped into memory."""
-        return cls(*(np.load(folder / f"{name}.npy", mmap_mode="r").view(np.ndarray) for name in cls._fields))
+        return load_arrays(folder, cls)
 
     def unmet(self) -> Met:
         """What no document has met yet."""

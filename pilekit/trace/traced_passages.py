@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from pilekit.cutting.words import word_places
 from pilekit.display.fitted_table import DASH, MOST_ROWS, SHORTEN, Column, FittedTable, percentage
 from pilekit.errors import counted
-from pilekit.trace.given_texts import word_places
 from pilekit.trace.maximal_passages import MaximalPassage, is_exact
 from pilekit.trace.result_file import RowsResult
 

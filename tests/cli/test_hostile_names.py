@@ -31,7 +31,7 @@ from tests.tiny.models import tiny_model_dir
 EVIL = "\x1b[31m\n\t\u202e\x9b[red]"
 """What a terminal would obey; a Linux file may have this name."""
 NOT_UTF8 = os.fsdecode(b"\xff\x1b[2J\n")
-TEXT, LABEL = f"te{EVIL}xt", f"la{EVIL}bel"
+TEXT, LABEL, ANSWER = f"te{EVIL}xt", f"la{EVIL}bel", f"an{EVIL}swer"
 LABELS = [f"ArXiv{EVIL}\x00", f"Github{EVIL}\x00"]
 OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 OBEYED_IN_JSON = re.compile("[\x00-\x09\x0b-\x1f\ud800-\udfff]")
@@ -65,6 +65,20 @@ WORKS = [
     ["duplicates", "made/unique"],
     ["decontaminate", *CORPUS, "--against", "quiz.jsonl", "--out", "made/clear"],
     ["duplicates", "made/clear"],
+    [
+        "decontaminate",
+        *CORPUS,
+        "--against",
+        "quiz.jsonl",
+        "--question",
+        "text",
+        "--answer",
+        ANSWER,
+        "--cut",
+        "text",
+        "--out",
+        "made/judged",
+    ],
     ["substrings", *CORPUS, "--out", "made/cut", "--min-bytes", "50"],
     ["train-tokenizer", *CORPUS, "--vocab-size", "300", "--out", "made/tokenizer.json"],
     ["tokenize", *CORPUS, "--tokenizer", "model", "--out", "made/tokens/one"],
@@ -170,7 +184,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data.mkdir()
     for number in range(2):
         (data / f"{number:02d}{EVIL}.jsonl.zst").write_bytes(zstd_frame(documents(TEXT, LABEL)))
-    quiz.write_bytes(documents("text", LABEL)[:2000].partition(b"\n")[0])
+    quiz.write_text(json.dumps(json.loads(documents("text", LABEL).partition(b"\n")[0]) | {ANSWER: EVIL}))
     phrases.write_text(f"word3\n{EVIL}\n{LABELS[0]}\n")
     prompts.write_text(f"a prompt{EVIL}{LABELS[0]}\n")
     fields = f"text_field = {json.dumps(TEXT)}\nlabel_path = {json.dumps(f'meta.{LABEL}')}\n"

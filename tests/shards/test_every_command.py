@@ -45,7 +45,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "val": [PASSAGE, "copied", "only val"],
     }
     write_corpus(folder / "data", {name: [making.record(text) for text in of] for name, of in texts.items()})
-    (folder / "quiz.jsonl").write_text(json.dumps({"text": QUESTION}) + "\n")
+    (folder / "quiz.jsonl").write_text(json.dumps({"text": QUESTION, "answer": "after"}) + "\n")
     saved(byte_level_bpe(300), folder / "tokenizer.json")
     sources = 'name = "mine"\n[assemble]\nshards = 2\nval = 0.2\n[[subsets]]\nname = "A"\nsources = ["data/train"]\n'
     (folder / "mine.toml").write_text(sources)
@@ -62,6 +62,9 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "substrings": lambda folder, out, **work: substrings_corpus(folder / "data", out, held_out="protect", **work),
     "decontaminate": lambda folder, out, **work: decontaminate_corpus(
         folder / "data", out, against=folder / "quiz.jsonl", **work
+    ),
+    "decontaminate, verdicts": lambda folder, out, **work: decontaminate_corpus(
+        folder / "data", out, against=folder / "quiz.jsonl", question="text", answer="answer", cut="leak", **work
     ),
     "assemble": lambda folder, out, **work: assemble_corpus(folder / "mine.toml", out, **work),
     "count": lambda folder, out, **work: count_phrases(
