@@ -20,6 +20,7 @@ from pilekit.exposure.run_documents import RunDocuments
 from pilekit.exposure.shard_keys import Contents, ShardKeys, common_shards, contents_of, places_in
 from pilekit.stream.read.token_files import TokenCorpus
 
+_TOKENIZE = "pilekit tokenize"
 _REMEDY = "score shards that the run reads, and others beside them as a control"
 
 
@@ -27,7 +28,7 @@ _REMEDY = "score shards that the run reads, and others beside them as a control"
 class RunExposure:
     """The steps in which a run has seen scored documents.
 
-    shards   the contents of the shards that it reads
+    shards   the contents of the shards that it reads, or that its token files were made of
     common   the names of the scored shards among them
     """
 
@@ -40,11 +41,13 @@ class RunExposure:
         """The run in a folder; PilekitError if it reads other shards, or cannot be replayed where its log has a gap."""
         documents = RunDocuments.of(run)
         data = documents.data()
-        if isinstance(data, TokenCorpus):
-            raise PilekitError(f"{run}: was trained on token files, whose documents are not those of shards of text")
+        shards = data.sources if isinstance(data, TokenCorpus) else contents_of(data.shards)
+        if (0, "") in shards.values():
+            raise PilekitError(
+                f"{run}: was trained on token files that do not name their shards; make them by `{_TOKENIZE}`"
+            )
         if documents.replayed:
             documents.stream()  # an error now rather than after all is scored
-        shards = contents_of(data.shards)
         return cls(
             documents, shards, common_shards(scored, shards, f"{run}: is no run on the scored data: it", _REMEDY)
         )

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import Result
 
-from pilekit import dedup_corpus, read_corpus, seen
+from pilekit import dedup_corpus, read_corpus, seen, tokenize_corpus
 from pilekit.evaluate.results.memorised_groups import GROUPS
 from pilekit.exposure.memorised import memorised
 from tests.cli.running import run as pilekit
@@ -182,6 +182,39 @@ def test_without_a_dedup_exposure_is_that_of_the_document_alone(made: Path, tmp_
         assert (row["times_seen"], row["steps_since_seen"]) == (its["times"], since)
     assert not result.protocol["seen"]["with_copies"]
     assert list(result.groups) == ["times_seen", "steps_since_seen"]
+
+
+def test_a_run_on_token_files_is_known_by_the_shards_that_they_were_made_of(made: Path, tmp_path: Path) -> None:
+    tokenize_corpus(made / "data", tmp_path / "all", tokenizer=made / "tokenizer", jobs=1)
+    trainer(made, tmp_path / "run", *CHANGES, f"data.path={tmp_path / 'all'}").fit()
+    model, scored = made / "logged/model", [made / "data/01.jsonl.zst", made / "data/val.jsonl"]
+    result = memorised(model, scored, **SHORT, seen=tmp_path / "run", out=tmp_path / "out")
+    rows = pq.read_table(tmp_path / "out/sequences.parquet").to_pylist()
+    places = {(row["shard"], row["number"]) for row in rows if row["shard"] == "01.jsonl"}
+    exposures = {(row["shard"], row["number"]): row["times"] for row in seen(tmp_path / "run", places).rows.to_pylist()}
+    assert [row["times_seen"] for row in rows] == [exposures.get((row["shard"], row["number"]), 0) for row in rows]
+    assert any(exposures.values())
+    assert result.protocol["seen"]["not_read"] == ["val.jsonl"]
+    for path in tmp_path.glob("all*"):
+        if not path.name.endswith((".bin", ".idx")):
+            path.unlink()
+    message = "was trained on token files that do not name their shards; make them by `pilekit tokenize`"
+    refused(message, memorised, model, scored, **SHORT, seen=tmp_path / "run")
+
+
+def test_held_out_documents_that_a_dedup_protects_are_compared(made: Path, tmp_path: Path) -> None:
+    """A copy of a val document is among the training documents."""
+    shutil.copytree(made / "data", tmp_path / "data")
+    (first, *_) = (tmp_path / "data/val.jsonl").read_text().splitlines()
+    (tmp_path / "data/02.jsonl").write_text(first + "\n")
+    dedup_corpus(tmp_path / "data", tmp_path / "unique", held_out="protect", write=False, jobs=1)
+    options = {**SHORT, "out": tmp_path / "out", "copies": tmp_path / "unique"}
+    result = memorised(made / "logged/model", tmp_path / "data", **options)
+    rows = pq.read_table(tmp_path / "out/sequences.parquet").to_pylist()
+    known = {(row["shard"], row["number"]): row["copies"] for row in rows if row["shard"] in ("val.jsonl", "02.jsonl")}
+    assert known[("val.jsonl", 0)] == known[("02.jsonl", 0)] >= 2
+    assert None not in known.values()
+    assert result.protocol["copies"]["not_compared"] == []
 
 
 def test_subsets_that_were_not_compared_have_no_copies(made: Path, tmp_path: Path) -> None:

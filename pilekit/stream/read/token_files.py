@@ -140,6 +140,11 @@ class TokenCorpus(Corpus):
         tables = (table[0] for file in self.files if (table := file.table()) is not None)
         return [*(path for file in self.files for path in (file.path, *file.bins())), *tables]
 
+    @property
+    def sources(self) -> dict[str, tuple[int, str]]:
+        """Size and sample of each shard that the files were made of (shards/fingerprint.py); (0, "") if unknown."""
+        return {name: (size, sample) for name, (size, sample) in self._sources.items()}
+
     def plan(self, tokenizer: Tokenizer | None, settings: StreamSettings) -> Plan:
         """The plan of a stream over these files.
 
