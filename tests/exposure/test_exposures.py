@@ -36,16 +36,17 @@ PLAIN = pa.schema(
     [(field.name, field.type if pa.types.is_integer(field.type) else pa.string()) for field in LOG_SCHEMA]
 )
 
-places = st.tuples(st.sampled_from(list(READ)), st.integers(0, 5))
-scored_places = st.sets(st.tuples(st.sampled_from(list(SCORED)), st.integers(0, 5)), min_size=1)
-pieces = st.lists(st.tuples(st.integers(3, 12), places, st.integers(0, 2)), max_size=40)
+ALL = [(shard, number) for shard in READ for number in range(4)]
+
+scored_places = st.sets(st.tuples(st.sampled_from(list(SCORED)), st.integers(0, 3)), min_size=4)
+pieces = st.lists(st.tuples(st.integers(3, 12), st.sampled_from(ALL), st.integers(0, 2)), min_size=8, max_size=40)
 
 
 @st.composite
 def clusters(draw: st.DrawFn) -> list[set[Place]]:
     """Documents in clusters; the first of each, sorted, is the kept one."""
-    members = draw(st.lists(places, unique=True, max_size=18))
-    ends = sorted(draw(st.sets(st.integers(0, len(members)))) | {0, len(members)})
+    members = draw(st.permutations(ALL))
+    ends = sorted(draw(st.sets(st.sampled_from(range(1, len(ALL))), max_size=8)) | {0, len(ALL)})
     return [set(members[begin:end]) for begin, end in pairwise(ends)]
 
 
