@@ -38,9 +38,9 @@ def test_batches_and_bits_per_byte_are_those_of_other_versions(tmp_path: Path) -
     for packing in ("best_fit", "concat"):
         stream = PileStream(corpus, tokenizer=tokenizer, seq_len=64, batch_size=8, packing=packing, seed=1)
         for batch, _ in zip(stream, range(8), strict=False):
-            for name in sorted(batch):
+            for name in sorted({*batch} - {"stream_state"}):  # its form is the record's own matter
                 hashed.update(name.encode() + batch[name].numpy().tobytes())
-    assert hashed.hexdigest() == "93e2e3d94ebed427"
+    assert hashed.hexdigest() == "e3f83ada6a50701a"
 
     (tmp_path / "model/config.json").write_text(json.dumps(CONFIG))
     rng = np.random.Generator(np.random.PCG64(0))  # versions of transformers draw other weights
