@@ -9,6 +9,7 @@
     Janitor         `clean_python` of some documents (--kilobytes); its 13-grams are those of the evaluation
     datatrove       `NGramsDecontFilter.filter` of the same, with 800,000 hashes of no n-gram
     decontaminate   `decontaminate_corpus` of the shard with `write=False`: reading, searching, tables, cutting
+    verdicts        the same with `question` and `answer`; each record's answer is its tenth word
     stats           `corpus_stats` of the shard with a tokenizer
 
     substrings      `substrings_corpus` of the shard with `write=False`: reading three times, sorting, the table
@@ -78,6 +79,18 @@ COMMAND = """
 from pilekit import decontaminate_corpus
 def work(out):
     decontaminate_corpus(SHARD, against=EVALUATION, out=f"{FOLDER}/{out}", write=False, jobs=1)
+measure(work, "out", amount, "warm-up")
+"""
+
+VERDICTS = """
+from pathlib import Path
+from pilekit import decontaminate_corpus
+quiz, item = Path(FOLDER) / "quiz.jsonl", {"question": "text", "answer": "answer"}
+with read(EVALUATION) as reader, quiz.open("w") as file:
+    for text in (text for batch in reader for text in batch.texts):
+        file.write(json.dumps({"text": text, "answer": " ".join(text.split()[9:10])}) + "\\n")
+def work(out):
+    decontaminate_corpus(SHARD, against=quiz, out=f"{FOLDER}/{out}", write=False, jobs=1, **item)
 measure(work, "out", amount, "warm-up")
 """
 
@@ -200,8 +213,9 @@ def main() -> None:
                 Janitor=partial(run, SOME + JANITOR_CODE, janitor),
                 datatrove=partial(run, SOME + DATATROVE_CODE, datatrove),
             )
-            commands = {"decontaminate": partial(run, DECODED + COMMAND), "stats": partial(run, DECODED + STATS)}
-            measure(["stats"], chosen.rounds, **commands)
+            sources = {"decontaminate": COMMAND, "verdicts": VERDICTS, "stats": STATS}
+            commands = {name: partial(run, DECODED + source) for name, source in sources.items()}
+            measure(["stats", "decontaminate"], chosen.rounds, **commands)
         if "substrings" in chosen.parts:
             suffixes = peer_environment("suffix-array", SUFFIXES)
             with read(str(shard)) as batches:
