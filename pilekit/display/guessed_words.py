@@ -235,6 +235,7 @@ WORDS = {
         "report": "out=None",
         "set": "rules={name: RULES}",
     },
+    "corpus_stats": {"audit": "pilekit.audit_corpus(corpus)"},
     "embed_corpus": {"near": "result.near(shard, number)"},
     "generate": dict.fromkeys(
         ("data", "per_subset", "prompt_tokens", "subsets"), "prompts=prompts_of(data, tokenizer)"
@@ -242,5 +243,8 @@ WORDS = {
     "memorised": {"compare": "pilekit.compare_memorised(first, second)"},
     "load_config": dict.fromkeys(("overrides", "set"), "changes"),
     "seen": {"check": "pilekit.check_receipt(receipt)"},
+    "tokenize_corpus": dict.fromkeys(
+        ("copies", "copies_max"), "weights=ClusterWeights(DropDuplicates(folder), copies)"
+    ),
 }
 """By class or function: the attributes and keywords that people may look for there, each with the right one."""

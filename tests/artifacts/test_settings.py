@@ -142,4 +142,4 @@ def test_each_number_word_and_truth_value_is_checked(kind: type[msgspec.Struct])
     function = pilekit.PileStream if kind is StreamSettings else pilekit.bits_per_byte
     assert len(plain_types(kind)) > 8
     for name in plain_types(kind):
-        refused(rf"^{name} = 0\.5: must be ", function, "nowhere", "none", **{name: 0.5})
+        refused(rf"^{name} = -0\.5: must be ", function, "nowhere", "none", **{name: -0.5})
