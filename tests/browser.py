@@ -40,6 +40,8 @@ class Browser:
         self.driver.get("about:blank")
         self.driver.get_log("browser")
         self.driver.get(address)
+        # Seldom, a large page is not parsed to its end yet.
+        self.wait(lambda: self.driver.execute_script("return document.readyState") == "complete")
 
     def errors(self) -> list[str]:
         """What the page's console has logged as an error or a warning since the last call."""

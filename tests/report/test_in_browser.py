@@ -68,7 +68,7 @@ def test_a_script_that_got_in_is_stopped_by_the_policy(opened: Any) -> None:
 
 
 def test_the_filter_hides_rows_by_name(opened: Any) -> None:
-    everything = opened.execute_script(f"return {VISIBLE}")
+    everything = opened.execute_script("return document.querySelectorAll('.sortable tbody tr').length")
     field = opened.find_element("id", "filter")
     field.send_keys("pubmed c")
     shown = opened.execute_script(f"return {VISIBLE}")
