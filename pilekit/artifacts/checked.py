@@ -7,9 +7,10 @@ msgspec checks, but says only which bound was broken, in its own terms: "Expecte
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,6 +31,15 @@ def checked(value: Any, kind: type[T] | Any, name: str = "") -> T:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise PilekitError(_explained(str(error), value, inspect.type_info(kind), name)) from error
+
+
+def paths_as_text(value: Any) -> Any:
+    """The value with paths as text, also in lists and tables."""
+    if isinstance(value, list | tuple):
+        return [paths_as_text(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: paths_as_text(item) for name, item in value.items()}
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def reason_of_damage(error: BaseException) -> str:

@@ -23,7 +23,7 @@ from pilekit.stream.read.token_files import corpus_of
 from pilekit.train.config.check import manifest_of
 from pilekit.train.config.file import load_config
 from pilekit.train.config.sections import ParallelConfig, TrainConfig
-from pilekit.train.log.document_log import MOST_ROWS, LogPart, log_parts, logged_steps, piece_rows, rows_of_rank
+from pilekit.train.log.document_log import MOST_ROWS, LogPart, log_parts, logged_steps, piece_rows
 from pilekit.train.run_folder import BEGAN_FROM, KIND, STARTS, RunFolder, run_of
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class RunDocuments:
 
     def _replay(self, missing: Sequence[range]) -> Iterator[pa.Table]:
         stream = self.stream()
-        rows, shards = rows_of_rank(stream.share), [shard.name for shard in stream.corpus.shards]
+        rows, shards = stream.share.row_numbers(0), stream.shard_names
         waiting, count = [], 0
         for step, batch in enumerate(stream, 1):
             if any(step in steps for steps in missing):

@@ -36,6 +36,7 @@ from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.stream.batch.batch import Batch, BatchWriter, checked_outputs
 from pilekit.stream.batch.build_batches import BatchBuilder, rows_of_step
 from pilekit.stream.batch.mlm import Masking
+from pilekit.stream.batch.plant import PLANTED, PlantedRows
 from pilekit.stream.batch.without import Without
 from pilekit.stream.explanation import Explanation, explain, order_of
 from pilekit.stream.finite_pass import Epoch, Passes
@@ -127,6 +128,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
             on_error=settings.on_error,
             raw=self.is_raw,
             cache=None if settings.cache is None else FrameCache.at(settings.cache, settings.cache_bytes),
+            beside=(PLANTED,) if settings.plant else (),
         )
         if isinstance(shares, dict):
             self.repeats = self._documents.take_weights(shares, self._tokenizer, settings.append_eod)
@@ -137,6 +139,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
             with of_setting("without"):
                 without = Without.of(settings.without, self._documents)
             self._fingerprint["without"] = without.identity
+        plant = self._planted_rows(settings)
         layout, writer = Layout(1, "concat", self.window, True, self.seed), None  # without tokens a document is a row
         if self._tokenizer is not None:
             layout = Layout(self.seq_len, self.packing, self.window, settings.append_eod, self.seed)
@@ -146,9 +149,10 @@ class PileStream(NearestNames, IterableDataset[Batch]):
             layout=layout,
             tokenizer=self._tokenizer,
             writer=writer,
-            shard_names=[shard.name for shard in self.corpus.shards],
+            shard_names=self.shard_names,
             token_files=[index for index in plan.indexes if isinstance(index, TokenIndex)],
             without=without,
+            plant=plant,
         )
         if epochs is not None:
             rows, columns = 1, 1
@@ -159,6 +163,9 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         else:
             rows, columns = default_rows(global_batch_size, self.world_size, accumulation), COLUMNS
         grid = Grid(rows, columns, global_batch_size, plan.name, finite=epochs is not None)
+        if plant is not None:
+            with of_setting("plant"):
+                plant.places(global_batch_size)
         share = grid.share(self.rank, self.world_size, accumulation)
         passes = None if epochs is None else Passes(epochs, settings.drop_last)
         self._changes: list[dict[str, Any]] = []
@@ -173,6 +180,25 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         count = "" if self._documents.count is None else f"{counted(self._documents.count, 'document')}, "
         content = "untokenized" if self._tokenizer is None else f"rows of {self.seq_len} tokens"
         return f"PileStream({self.corpus!r}, {count}batches of {self.batch_size}, {content})"
+
+    def _planted_rows(self, settings: StreamSettings) -> PlantedRows | None:
+        """The rows of `plant`; its texts are added to the fingerprint, its files to `shard_names`."""
+        self.shard_names = tuple(shard.name for shard in self.corpus.shards)
+        if not settings.plant or self._tokenizer is None:
+            return None
+        with of_setting("plant"):
+            plant = PlantedRows.of(
+                settings.plant,
+                self.corpus,
+                self._tokenizer,
+                subset=self.subset_names.index(PLANTED),
+                seq_len=settings.seq_len,
+                append_eod=settings.append_eod,
+                seed=settings.seed,
+            )
+        self._fingerprint["plant"] = plant.identity()
+        self.shard_names += tuple(plant.names)
+        return plant
 
     def _packed_rows(
         self, tokenizer: Tokenizer, layout: Layout, objective: Literal["clm", "mlm"], outputs: Sequence[str]
@@ -382,14 +408,14 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         reached   called now and then with the number of samples already passed before the step, and their total
         """
         rows = self._rows_of_step(step, reached)
-        return pieces_of([padding(0), *rows]).documents([shard.name for shard in self.corpus.shards])
+        return pieces_of([padding(0), *rows]).documents(self.shard_names)
 
     def peek_batch(self, step: int, reached: Reached | None = None) -> Any:
         """Optimizer step `step` as one batch of all ranks' rows, in no rank's order; costs as much as `peek`."""
         whole, rows = Share(self.grid, 0, 1, 1), self._rows_of_step(step, reached)
         return self._iteration.builder.batch(whole, step, rows, np.zeros(0, np.int64), np.zeros((0, 3), np.int64))
 
-    def _rows_of_step(self, step: int, reached: Reached | None) -> list[Window]:
+    def _rows_of_step(self, step: int, reached: Reached | None) -> Sequence[Window]:
         checked(step, FromZero, "step")
         if isinstance(self.corpus, TokenCorpus):
             self.corpus.needs_table("peek")

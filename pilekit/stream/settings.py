@@ -7,14 +7,14 @@ imports torch, so a command finds a wrong value before torch is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from pilekit.artifacts.settings import Count, FromZero, Numbers, Seed, Texts
+from pilekit.artifacts.settings import Count, FromZero, Numbers, Seed, Text, Texts
 from pilekit.corpus import Corpus, Described, Source
 from pilekit.errors import PilekitError, counted
 from pilekit.pipeline.pipeline import Stage
@@ -28,7 +28,33 @@ MOST_SAMPLES = 1 << 24
 MOST_LANES = 1 << 20
 """The most lanes in a grid. Each lane holds a window of documents, so a larger number is a mistake."""
 
+MOST_STEPS = 1 << 38
+"""No run has more optimizer steps. Up to it, the numbers of all samples fit into 64 bits."""
+
 Samples = Annotated[int, Meta(ge=1, le=MOST_SAMPLES)]
+
+_COPIES = Meta(ge=0, le=1 << 30)
+
+
+_KEYS = {"begin": "from", "end": "to"}
+"""Keys in a file whose words are Python's, or say too little in it."""
+
+
+class Planting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_KEYS):
+    """An entry of `plant`. Steps are counted as those of weights by step: optimizer steps done before."""
+
+    file: Text
+    """A file of documents, in the format of the data."""
+    copies: Annotated[int, _COPIES] | Annotated[list[Annotated[int, _COPIES]], Meta(min_length=1)]
+    """How often each text is planted: one number, or several, which the texts of the file take in turn."""
+    begin: Annotated[int, Meta(ge=0, le=MOST_STEPS)] = 0
+    """The first step, `from`."""
+    end: Annotated[int, Meta(ge=1, le=MOST_STEPS)]
+    """The step after the last, `to`."""
+
+    def __post_init__(self) -> None:
+        if self.begin >= self.end:
+            raise ValueError(f"from = {self.begin} and to = {self.end}: there is no step from the one to the other")
 
 
 class RowSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +86,10 @@ class RowSettings(msgspec.Struct, frozen=True, kw_only=True):
     without: str | Path | None = None
     """Documents that give no loss: their labels are ignored, and all else stays as it is. A list of them (.parquet or
     .jsonl with `shard` and `number`, lines of `pilekit grep`, a result of `pilekit trace`), or the name of a subset."""
+    plant: Sequence[Planting | Mapping[str, Any]] | None = None
+    """Texts that stand in rows instead of what is there: a list of tables such as {"file": "canary.jsonl", "copies":
+    [1, 4], "from": 100, "to": 900}. Each text of the file is planted so often, in rows that the seed chooses, of steps
+    from 100 on and before 900. The texts take a list of copies in turn. All other rows stay as they are."""
     on_error: Literal["raise", "skip"] = "raise"
     """How to treat a bad line: "raise" stops and names the line, "skip" leaves it out and counts it."""
     packing: Packing = "best_fit"
@@ -143,6 +173,13 @@ class StreamSettings(_StreamSource, frozen=True, kw_only=True):
             raise PilekitError('objective="mlm" masks tokens, tokenizer=None asks for documents; give a tokenizer')
         if self.tokenizer is None and self.without is not None:
             raise PilekitError("without ignores labels of tokens, tokenizer=None asks for documents; give a tokenizer")
+        if self.tokenizer is None and self.plant:
+            raise PilekitError("plant makes rows of tokens, tokenizer=None asks for documents; give a tokenizer")
+        if self.epochs is not None and self.plant:
+            raise PilekitError(
+                f"{counted(self.epochs, 'epoch')} and plant exclude each other: texts are planted in steps of a stream "
+                "without end; leave out one of them"
+            )
         is_scheduled = isinstance(self.weights, list | tuple)
         if self.epochs is not None and is_scheduled:
             raise PilekitError(

@@ -25,6 +25,7 @@ from pilekit.corpus.shuffle import Int64
 from pilekit.errors import PilekitError, shortened
 from pilekit.stream.finite_pass import Passes
 from pilekit.stream.order.lane_grid import Grid, Positive, Share, batch_sizes
+from pilekit.stream.settings import MOST_STEPS
 
 STATE = SealedKind("the state of a PileStream", 8, "give what state_dict() of this pilekit returned")
 _GIVEN = "the stream's state"
@@ -40,10 +41,10 @@ _SHOWN = {
 }
 """Names of a state's fields in messages, where they differ from the field's name."""
 
-_MOST_STEPS, _MOST_PLACE = 1 << 38, 1 << 62
-"""No run has more. Up to these, the numbers of samples and of the next units fit into 64 bits."""
+_MOST_PLACE = 1 << 62
+"""No run has more. Up to it, the numbers of the next units fit into 64 bits."""
 
-_Steps = Annotated[int, msgspec.Meta(ge=0, le=_MOST_STEPS)]
+_Steps = Annotated[int, msgspec.Meta(ge=0, le=MOST_STEPS)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 
 

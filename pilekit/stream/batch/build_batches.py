@@ -20,6 +20,7 @@ from pilekit.display.progress import Reached
 from pilekit.documents import Document
 from pilekit.errors import PilekitError
 from pilekit.stream.batch.batch import BatchWriter
+from pilekit.stream.batch.plant import PlantedRows
 from pilekit.stream.batch.without import Without
 from pilekit.stream.order.lane_grid import Grid, Share
 from pilekit.stream.pack.lane import Lane, encode_documents, rows_in
@@ -67,6 +68,7 @@ class BatchBuilder:
     shard_names   by a document's shard number
     token_files   by a document's shard number, if documents come from token files
     without       documents whose labels are ignored
+    plant         rows that are replaced
     """
 
     source: LaneSource | SubsetLanes
@@ -77,6 +79,7 @@ class BatchBuilder:
     shard_names: Sequence[str]
     token_files: Sequence[TokenIndex] = ()
     without: Without | None = None
+    plant: PlantedRows | None = None
 
     @contextmanager
     def lane(self, lane: int, place: Place, before: int) -> Iterator[Lane]:
@@ -91,6 +94,10 @@ class BatchBuilder:
 
     def _encoded(self, documents: Iterable[LaneDocuments], layout: Layout) -> Iterator[TokenizedDocuments]:
         return encode_documents(documents, layout, self.tokenizer, self.token_files)
+
+    def planted(self, share: Share, number: int, windows: Sequence[Window]) -> Sequence[Window]:
+        """The rows of batch `number`, some of them replaced."""
+        return windows if self.plant is None else self.plant.replace(share, number, windows)
 
     def batch(self, share: Share, number: int, windows: Sequence[Window], lanes: Int64, places: Int64) -> Item:
         """Batch `number` of the rows given, with its `stream_state`. Rows without documents fill it up.
@@ -147,7 +154,8 @@ def build_batches(builder: BatchBuilder, share: Share, places: Int64, numbers: r
                     lanes[lane] = opened.enter_context(begun)
                 windows += lanes[lane].give(share.per_lane)
                 after.append(lanes[lane].place.numbers())
-            yield builder.batch(share, number, windows, read, np.array(after, np.int64).reshape(len(read), -1))
+            rows = builder.planted(share, number, windows)
+            yield builder.batch(share, number, rows, read, np.array(after, np.int64).reshape(len(read), -1))
 
 
 def rows_of_step(
@@ -156,7 +164,7 @@ def rows_of_step(
     step: int,
     known_places: Sequence[tuple[int, Int64]],
     reached: Reached | None = None,
-) -> list[Window]:
+) -> Sequence[Window]:
     """The rows of optimizer step `step`, for all ranks.
 
     known     steps, and the places of all lanes before each
@@ -183,4 +191,4 @@ def rows_of_step(
                 if reached is not None:
                     reached(passed_rows, total)
             windows += lane.give(grid.per_visit)
-    return windows
+    return builder.planted(Share(grid, 0, 1, 1), step, windows)

@@ -139,6 +139,17 @@ class Share:
         visits = step // self.grid.columns * self.grid.per_visit
         return visits + part * self.per_lane if self.grid.plan == "sequential" else visits
 
+    def row_numbers(self, batch: int) -> Int64:
+        """The number, among the rows of all ranks in a step, of each row of a batch, int64 [batch_size].
+
+        The rows of a step are numbered in the order of the lanes. Those of a finite pass have no lanes of their own.
+        """
+        lanes, first = self.read_by(batch) // self.grid.columns, 0
+        if self.grid.plan == "sequential":
+            first = batch % self.grad_accum * self.per_lane
+        numbers: Int64 = (lanes[:, None] * self.grid.per_visit + first + np.arange(self.per_lane)).ravel()
+        return numbers
+
     def workers(self, most: int) -> int:
         """How many of `most` DataLoader workers are active: the largest number that share no lane; 0 of 0."""
         if self.grid.finite:

@@ -66,6 +66,7 @@ class StreamDocuments:
     shuffle_block   under the sequential plan: lines in a block whose documents are permuted
     raw        whether to give whole documents, for a stream without a tokenizer
     cache      the cache of remote shards' frames
+    beside     names of subsets beside those of the corpus; their ids are the last
 
     documents  under random access: the selected documents by position
     count      under random access: their number; else None
@@ -89,6 +90,7 @@ class StreamDocuments:
     on_error: OnError = "raise"
     raw: bool = False
     cache: FrameCache | None = None
+    beside: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.count: int | None = None
@@ -308,9 +310,9 @@ class StreamDocuments:
             labels = {name for index in self.plan.indexes for name in index.subsets}
         else:
             labels = {UNLABELLED, *self.repeats}
-        other_labels = labels.difference(listed, [OTHER])
+        other_labels = labels.difference(listed, [OTHER, *self.beside])
         check_labels(other_labels)
-        return {name: number for number, name in enumerate([*listed, *sorted(other_labels), OTHER])}
+        return {name: number for number, name in enumerate([*listed, *sorted(other_labels), OTHER, *self.beside])}
 
     def fingerprint(self) -> dict[str, object]:
         """The identity of the documents and of their order, without the plan; JSON types."""

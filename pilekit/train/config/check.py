@@ -7,7 +7,6 @@ the model, such as missing shards or a model too small for its tokenizer.
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from pilekit.artifacts.checked import checked, either, shown
+from pilekit.artifacts.checked import checked, either, paths_as_text, shown
 from pilekit.artifacts.settings import TEXT
 from pilekit.corpus import Manifest, load_manifest
 from pilekit.display.wrong_names import nearest_of
@@ -56,7 +55,7 @@ def checked_field(name: str, value: Any) -> Any:
     """`value` as the type of the field `name`. Raises PilekitError if it is of another type or out of range."""
     section, _, field = name.partition(".")
     try:
-        return checked(_without_path(value), fields(section)[field], name)
+        return checked(paths_as_text(value), fields(section)[field], name)
     except PilekitError as error:
         if ", got " not in str(error.__cause__):
             raise
@@ -65,6 +64,7 @@ def checked_field(name: str, value: Any) -> Any:
 
 _EXAMPLES = {
     "subsets": '["ArXiv", "GitHub"]',
+    "plant": '[{file = "canary.jsonl", copies = [1, 4], from = 100, to = 900}]',
     "path": '"data"',
     "dict[": "{ArXiv = 2.5, GitHub = 1}",
     "schedule": "[{step = 0, weights = {ArXiv = 1, GitHub = 1}}]",
@@ -82,13 +82,6 @@ def _example(name: str) -> str:
     default = next(info.default for info in msgspec.structs.fields(SECTIONS[section]) if info.name == field)
     hint = f"{field} {fields(section)[field]!r}"
     return shown(default) if default is not None else next(_EXAMPLES[part] for part in _EXAMPLES if part in hint)
-
-
-def _without_path(value: Any) -> Any:
-    """Paths as text, also in a list."""
-    if isinstance(value, list | tuple):
-        return [_without_path(item) for item in value]
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def wrong(name: str, value: Any, rule: str) -> PilekitError:

@@ -133,8 +133,10 @@ def _as_dict(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A field's value; tables in a list as dicts."""
-    return list(map(_as_dict, value)) if isinstance(value, list) else value
+    """A field's value; tables in a list as dicts, with the names of their keys in a file."""
+    if not isinstance(value, list):
+        return value
+    return [msgspec.to_builtins(item) if isinstance(item, msgspec.Struct) else item for item in value]
 
 
 def _read(path: str | Path) -> dict[str, Any]:

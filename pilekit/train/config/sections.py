@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from pilekit.artifacts.settings import LARGEST_INTEGER, Count, FromZero, NotNegative, Numbers, Text, Texts
-from pilekit.stream.settings import RowSettings
+from pilekit.stream.settings import Planting, RowSettings
 
 Objective = Literal["clm", "mlm", "distill"]
 Attention = Literal["document", "causal", "row"]
@@ -70,6 +70,7 @@ class DataConfig(_DataSource, frozen=True, kw_only=True, forbid_unknown_fields=T
     seq_len: RowLength = 2048
     dedup: Text | None = None
     without: Text | None = None
+    plant: list[Planting] | None = None
     seed: FromZero = 0
     weights: Numbers | None = None
     schedule: Annotated[list[MixtureEntry], Meta(min_length=1)] | None = None

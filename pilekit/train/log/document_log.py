@@ -35,7 +35,6 @@ from pilekit.stream.read.lane_documents import NUMBER, SHARD, SUBSET
 
 if TYPE_CHECKING:
     from pilekit.stream.batch.batch import Batch  # imports torch, which takes seconds
-    from pilekit.stream.order.lane_grid import Share
     from pilekit.stream.pack.window import Pieces
     from pilekit.stream.pile_stream import PileStream
 
@@ -183,8 +182,8 @@ class DocumentLog:
     def __init__(self, folder: Path, stream: PileStream, *, most_rows: int = MOST_ROWS) -> None:
         self._folder, self._most_rows, self._has_warned = folder, most_rows, False
         self._place = stream.rank, stream.world_size
-        self._rows = rows_of_rank(stream.share)
-        self._shards, self._subsets = [shard.name for shard in stream.corpus.shards], stream.subset_names
+        self._rows = stream.share.row_numbers(0)
+        self._shards, self._subsets = stream.shard_names, stream.subset_names
         self._waiting: list[tuple[int, Pieces]] = []
         self._count = 0
 
@@ -216,13 +215,6 @@ class DocumentLog:
         else:
             self._has_warned = False
         self._waiting, self._count = [], 0
-
-
-def rows_of_rank(share: Share) -> Int64:
-    """The numbers, among the rows of all ranks in a step, of the rows of a rank whose batch is its part of the step."""
-    each = share.grid.per_visit
-    rows: Int64 = (share.rows()[:, None] * each + np.arange(each)).ravel()
-    return rows
 
 
 def in_order(tables: Iterable[pa.Table]) -> pa.Table:
