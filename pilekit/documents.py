@@ -11,7 +11,7 @@ and every other byte stays.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, overload
@@ -29,6 +29,9 @@ from pilekit.errors import PilekitError, counted, shortened
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+SeeTexts = Callable[[npt.NDArray[np.uint8], npt.NDArray[np.int64]], None]
+"""Receives the UTF-8 of some texts end to end, uint8, and the bytes of each, int64 [texts]; valid until it returns."""
 
 
 def check_labels(labels: Sized, listed: int = 0, path: str | None = None) -> None:
@@ -225,10 +228,12 @@ class DocumentBatch(NearestNames):
             (len(text) if text.isascii() else len(text.encode()) for text in self.texts), np.int64, len(self.texts)
         )
 
-    def text_hashes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-        """(UTF-8 bytes of each text, int64; xxh3_64 of those bytes, uint64), [documents]."""
+    def text_hashes(self, see_texts: SeeTexts | None = None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+        """(UTF-8 bytes of each text, int64; xxh3_64 of those, uint64), [documents]; `see_texts` receives the texts."""
         encoded = [text.encode() for text in self.texts]
         sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        if see_texts is not None:
+            see_texts(np.frombuffer(b"".join(encoded), np.uint8), sizes)
         return sizes, np.fromiter(map(xxhash.xxh3_64_intdigest, encoded), np.uint64, len(encoded))
 
     def raw_lines(self) -> list[bytes | memoryview]:

@@ -1,8 +1,8 @@
 """`audit_shard`: the counts of one shard that published figures are compared with.
 
 Lengths of texts in characters are counted exactly: a corpus has few different ones (a terabyte of text fewer than two
-million), so each with its number of documents is small. Given strings are sought in the texts of a block end to end,
-and an occurrence that crosses the end of a text does not count. Hashes of the texts go to a file.
+million), so each with its number of documents is small. The scan that hashes texts hands them to text_kernel.py, which
+counts their characters and the given strings. Hashes of the texts go to a file.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pilekit.shards.index.document_rows import document_rows
 from pilekit.shards.read.json_records import LineParser, OnError
 from pilekit.shards.read.open import ReadOptions
 from pilekit.shards.read.read_errors import SkippedLines
+from pilekit.stats.text_kernel import count_texts
 from pilekit.workers import Advance
-from pilekit.workers.kernels import compiled
 
 if TYPE_CHECKING:
     from pilekit.tokenize import Tokenizer
@@ -33,10 +33,6 @@ Bytes = npt.NDArray[np.uint8]
 
 _WAITING = 1 << 20
 """Lengths that are counted together."""
-
-_LANES, _PAIRS, _SUM = np.uint64(0x0101010101010101), np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0001000100010001)
-_MOST_WORDS = 255
-"""Words that a byte can count."""
 
 
 @dataclass
@@ -125,26 +121,24 @@ class AuditOptions:
 
 def audit_shard(shard: Shard, file: BinaryIO, advance: Advance, *, options: AuditOptions, share: Share) -> AuditCounts:
     """Count one shard, and write the 64-bit hashes of its texts to `file`."""
-    counts = AuditCounts(occurrences=[0] * len(options.strings))
+    counts = AuditCounts()
     parser = LineParser.for_shard(shard, options.manifest, None, options.on_error, counts.skipped)
-    waiting, texts = list[Int64](), bytearray()
+    waiting, occurrences = list[Int64](), np.zeros(len(options.strings), np.int64)
+    strings = np.frombuffer(b"".join(options.strings), np.uint8)
+    string_ends = np.cumsum([*map(len, options.strings)], dtype=np.int64)
 
     def count_tokens(batch: DocumentBatch) -> None:
         assert options.tokenizer is not None
         counts.tokens += len(options.tokenizer.encode_batch(batch.texts)[0])
 
     def see_texts(data: Bytes, sizes: Int64) -> None:
-        ends = np.cumsum(sizes)
-        waiting.append(characters(data, ends))
+        data = data.view()
+        data.flags.writeable = False  # A kernel is compiled for one kind of array.
+        waiting.append(np.empty(len(sizes), np.int64))
+        count_texts(data, np.cumsum(sizes), strings, string_ends, waiting[-1], occurrences)
         if sum(map(len, waiting)) > _WAITING:
             counts.lengths.add(np.concatenate(waiting))
             waiting.clear()
-        if options.strings:
-            if len(texts) < len(data):
-                texts.extend(bytes(len(data) - len(texts)))
-            texts[: len(data)] = data.data  # `find` needs bytes, and memory that was used before costs least
-            for place, string in enumerate(options.strings):
-                counts.occurrences[place] += occurrences(texts, ends, string)
 
     see_batch = None if options.tokenizer is None else count_tokens
     read_options = ReadOptions(advance, share.ahead, options.stored)
@@ -154,49 +148,5 @@ def audit_shard(shard: Shard, file: BinaryIO, advance: Advance, *, options: Audi
             counts.bytes += int(part.text_bytes.sum())
             file.write(part.text_hashes.tobytes())
     counts.lengths.add(np.concatenate([np.zeros(0, np.int64), *waiting]))
-    return counts
-
-
-def occurrences(texts: bytes | bytearray, ends: Int64, string: bytes) -> int:
-    """How often the string stands in texts that end at `ends`, within one text; occurrences may overlap."""
-    size = int(ends[-1]) if len(ends) else 0
-    count, at = 0, texts.find(string, 0, size)
-    while at >= 0:
-        end = int(ends[np.searchsorted(ends, at, side="right")])
-        count += at + len(string) <= end
-        at = texts.find(string, at + 1, size)
-    return count
-
-
-def characters(data: Bytes, ends: Int64) -> Int64:
-    """The characters of UTF-8 texts that end at `ends`, int64 [texts]: all bytes but those that continue one."""
-    return _characters(data, data[: len(data) // 8 * 8].view(np.uint64), ends)
-
-
-@compiled()
-def _characters(data: Bytes, words: npt.NDArray[np.uint64], ends: Int64) -> Int64:
-    """Eight bytes at a time. A byte that continues a character has the highest bit, and not the next."""
-    counts = np.empty(len(ends), np.int64)
-    begin = 0
-    for i in range(len(ends)):
-        end, first, last, continued = ends[i], (begin + 7) >> 3, ends[i] >> 3, np.int64(0)
-        if last <= first:
-            first = last = begin >> 3  # no whole word
-            middle = begin
-        else:
-            middle = 8 * last
-            for place in range(begin, 8 * first):
-                continued += np.int64((data[place] & np.uint8(0xC0)) == np.uint8(0x80))
-        for place in range(middle, end):
-            continued += np.int64((data[place] & np.uint8(0xC0)) == np.uint8(0x80))
-        while first < last:
-            stop = min(last, first + _MOST_WORDS)
-            lanes = np.uint64(0)  # a count for each byte of a word
-            for word in range(first, stop):
-                lanes += (words[word] >> np.uint64(7)) & ~(words[word] >> np.uint64(6)) & _LANES
-            pairs = (lanes & _PAIRS) + ((lanes >> np.uint64(8)) & _PAIRS)
-            continued += np.int64((pairs * _SUM) >> np.uint64(48))
-            first = stop
-        counts[i] = end - begin - continued
-        begin = end
+    counts.occurrences = occurrences.tolist()
     return counts

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from pilekit import audit_corpus, load_tokenizer
 from pilekit.corpus import Corpus, load_manifest
 from pilekit.stats.audit_result import AuditedFigure
-from pilekit.stats.audited_shard import characters, occurrences
 from pilekit.stats.text_copies import run_lengths
+from pilekit.stats.text_kernel import count_texts
 from tests.cli.running import run, run_json
 from tests.memory_limit import NO_HOLES
 from tests.refusing import refused
@@ -116,14 +116,29 @@ def test_runs_may_span_tables(parts: list[list[int]]) -> None:
     assert np.concatenate([np.zeros(0, np.int64), *run_lengths(tables)]).tolist() == [*Counter(values).values()]
 
 
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.just("aé" * 1100), max_size=12))
-def test_characters_and_occurrences_do_not_cross_texts(several: list[str]) -> None:
-    data = "".join(several).encode()
+@given(
+    several=st.lists(
+        st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+        | st.text("aé", max_size=200)
+        | st.just("aé" * 1100)
+        | st.just(""),
+        max_size=12,
+    ),
+    strings=st.lists(st.text("aé", min_size=1, max_size=4) | st.just("aé" * 40), max_size=4),
+    room=st.integers(0, 90),
+)
+def test_characters_and_occurrences_do_not_cross_texts(several: list[str], strings: list[str], room: int) -> None:
+    """Texts and strings of any length beside the 64 bytes that are counted together, with or without memory behind."""
+    data = np.frombuffer("".join([*several, "aé" * room]).encode(), np.uint8)
     ends = np.cumsum([len(text.encode()) for text in several], dtype=np.int64)
-    assert characters(np.frombuffer(data, np.uint8), ends).tolist() == [*map(len, several)]
-    for string in ("aé", "é", "aa", "éa"):
+    sought = np.frombuffer("".join(strings).encode(), np.uint8)
+    string_ends = np.cumsum([len(string.encode()) for string in strings], dtype=np.int64)
+    characters, occurrences = np.full(len(several), -1), np.arange(len(strings))
+    count_texts(data, ends, sought, string_ends, characters, occurrences)
+    assert characters.tolist() == [*map(len, several)]
+    for place, string in enumerate(strings):
         wanted = sum(text.startswith(string, at) for text in several for at in range(len(text)))
-        assert occurrences(data, ends, string.encode()) == wanted
+        assert occurrences[place] == place + wanted
 
 
 def test_processes_clusters_and_tokens_change_nothing(tmp_path: Path) -> None:

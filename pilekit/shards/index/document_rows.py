@@ -21,7 +21,7 @@ import numpy.typing as npt
 import xxhash
 
 from pilekit.corpus import Shard, SubsetNames
-from pilekit.documents import DocumentBatch, RecordFormat
+from pilekit.documents import DocumentBatch, RecordFormat, SeeTexts
 from pilekit.shards.read.blocks import ShardWatch, shard_blocks
 from pilekit.shards.read.json_records import LineParser
 from pilekit.shards.read.lines import LINES_AT_A_TIME, Line, LineBlock, LineCount, numbered_parts
@@ -36,8 +36,6 @@ SCANNED_FROM_BYTES = 96 << 20
 
 Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
-SeeTexts = Callable[[npt.NDArray[np.uint8], Int64], None]
-"""Receives the UTF-8 of some texts end to end, uint8, and the bytes of each, int64 [texts]; valid until it returns."""
 
 
 class DocumentRows(NamedTuple):
@@ -127,17 +125,10 @@ def documents_of(
         for batch in parser.batches(numbered_parts(blocks)):
             if see_batch is not None:
                 see_batch(batch)
-            if see_texts is not None:
-                _show_texts(batch, see_texts)
             lines = functools.partial(_lines_of_batch, batch)
-            part = [DocumentsRead(index_rows(batch, hashed=hashed), batch.format, lines)]
+            part = [DocumentsRead(index_rows(batch, hashed=hashed, see_texts=see_texts), batch.format, lines)]
             del batch, lines  # A long text must not be held while the next is read.
             yield part.pop()
-
-
-def _show_texts(batch: DocumentBatch, see_texts: SeeTexts) -> None:
-    data, ends = batch.utf8()
-    see_texts(data, np.diff(ends))
 
 
 def _lines_of_batch(batch: DocumentBatch, chosen: npt.NDArray[np.bool_]) -> bytes:
@@ -156,9 +147,9 @@ def load_scan(job: CorpusJob, shards: Sequence[Shard]) -> None:
             list(scanner.documents(LineBlock(None, b"\n", 0, 1, LineCount())))
 
 
-def index_rows(batch: DocumentBatch, *, hashed: bool = True) -> DocumentRows:
-    """The rows of a batch's documents."""
-    sizes, hashes = batch.text_hashes() if hashed else (batch.text_bytes(), np.empty(0, np.uint64))
+def index_rows(batch: DocumentBatch, *, hashed: bool = True, see_texts: SeeTexts | None = None) -> DocumentRows:
+    """The rows of a batch's documents; with `hashed`, `see_texts` receives their texts."""
+    sizes, hashes = batch.text_hashes(see_texts) if hashed else (batch.text_bytes(), np.empty(0, np.uint64))
     places = {label: place for place, label in enumerate(dict.fromkeys(batch.subsets))}
     codes = np.fromiter(map(places.__getitem__, batch.subsets), np.int64, len(batch))
     return DocumentRows(batch.numbers, codes, list(places), sizes, hashes)
@@ -228,9 +219,7 @@ class LineScanner:
             )
             if unscanned:
                 batch = self.parser.parse(unscanned, numbers[code == careful])
-                decoded = index_rows(batch, hashed=self.hashed)
-                if self._see_texts is not None:
-                    _show_texts(batch, self._see_texts)
+                decoded = index_rows(batch, hashed=self.hashed, see_texts=self._see_texts)
                 del batch
                 rows = _merge(rows, decoded)
                 self._learn(decoded.labels, len(unscanned), int(np.count_nonzero(code != blank)))
