@@ -6,7 +6,9 @@ thread has computed, the fork would wait forever for OpenMP's other threads, so 
 until they end, because its end would send them an interrupt. A process with an open process group or a GPU in use
 cannot fork, and the error names the remedy.
 
-The ranks meet in a store of this process, so no other program can take the port between its choice and its use.
+The ranks meet in a store of this process, whose port listens from the start, so no other program can take it. The store
+itself comes after the last fork. Its thread names each rank that connects, and the C library does that under a lock: a
+rank forked in that moment would have the lock closed for good, and wait for it at its first connection.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import contextlib
 import os
 import pickle
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -51,21 +54,20 @@ def notebook_launch(fn: Callable[..., T], nproc: int, *args: Any) -> T:
     if type(nproc) is not int or nproc < 1:
         raise PilekitError(f"nproc is a whole number from 1 on, not {shortened(repr(nproc), 80)}")
     import torch
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
     from torch.multiprocessing.spawn import start_processes
 
     check_gpus(nproc, "nproc =")
     _check_forkable(torch)
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    meeting = socket.create_server(("127.0.0.1", 0))
     job = rank_environment(nproc) | {"WORLD_SIZE": str(nproc), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    job |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    job |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(meeting.getsockname()[1])}
     for stream in (sys.stdout, sys.stderr):  # or each fork would write the buffered text again
         stream.flush()
     started: Future[ProcessContext] = Future()
     ended = threading.Event()
 
     def start() -> None:
-        work = (fn, args, job, Path(folder))
+        work = (fn, args, job, Path(folder), meeting)
         try:
             ranks = start_processes(_run, work, nproc, join=False, start_method="fork")  # type: ignore[no-untyped-call]
             started.set_result(ranks)
@@ -73,10 +75,10 @@ def notebook_launch(fn: Callable[..., T], nproc: int, *args: Any) -> T:
             started.set_exception(error)
         ended.wait()
 
-    with tempfile.TemporaryDirectory(prefix="pilekit-notebook-") as folder:
+    with tempfile.TemporaryDirectory(prefix="pilekit-notebook-") as folder, meeting:
         threading.Thread(target=start, daemon=True).start()  # in a fork, an executor's thread would wait for itself
         try:
-            _wait(started.result(), Path(folder))
+            _wait(started.result(), Path(folder), meeting)
         finally:
             ended.set()
         result = Path(folder, "result")
@@ -98,10 +100,13 @@ def _check_forkable(torch: Any) -> None:
         )
 
 
-def _run(rank: int, fn: Callable[..., Any], args: Sequence[Any], job: dict[str, str], folder: Path) -> None:
+def _run(
+    rank: int, fn: Callable[..., Any], args: Sequence[Any], job: dict[str, str], folder: Path, meeting: socket.socket
+) -> None:
     """In a fork: become a rank, run the function, and leave its result or the line for its error in `folder`."""
     import torch
 
+    meeting.close()  # or a port would stay open after the process that answers there has ended
     os.setsid()  # a terminal's Ctrl-C comes from the parent alone
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -120,12 +125,16 @@ def _run(rank: int, fn: Callable[..., Any], args: Sequence[Any], job: dict[str, 
         raise
 
 
-def _wait(ranks: ProcessContext, folder: Path) -> None:
-    """Wait until all ranks have ended, and raise if one has failed."""
+def _wait(ranks: ProcessContext, folder: Path, meeting: socket.socket) -> None:
+    """Let the ranks meet in a store at the port of `meeting`, wait for the end of all, and raise if one has failed."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
     from torch.multiprocessing.spawn import ProcessException
 
-    interrupted = False
+    interrupted, store = False, None
     try:
+        port = meeting.getsockname()[1]
+        listening = meeting.detach()
+        store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listening)
         while True:
             try:
                 if ranks.join(grace_period=GRACE_SECONDS):
@@ -142,6 +151,7 @@ def _wait(ranks: ProcessContext, folder: Path) -> None:
             if process.is_alive():
                 os.killpg(process.pid, signal.SIGKILL)
                 process.join()
+        del store  # an error's traceback would keep it, and its thread beside the next forks
 
 
 def _error(codes: list[int], folder: Path) -> PilekitError:

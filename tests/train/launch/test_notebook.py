@@ -75,6 +75,27 @@ def test_functions_run_in_forks_again_and_again(tmp_path: Path, process_group: P
     )
 
 
+THREADS_AT_FORKS = """
+    import os, threading
+    from pilekit import PilekitError, notebook_launch
+    from tests.train.launch.notebook_functions import about, fail
+    others, errors = [], []
+    os.register_at_fork(before=lambda: others.append(len(os.listdir("/proc/self/task")) - threading.active_count()))
+    for _ in range(3):
+        assert [rank for rank, *_ in notebook_launch(about, 4)] == [0, 1, 2, 3]
+        try: notebook_launch(fail, 2, "told")
+        except PilekitError as error: errors.append(error)  # as a notebook keeps the last one
+    print(len(errors), others)
+"""
+
+
+def test_no_thread_of_the_store_runs_while_ranks_are_forked(process_group: ProcessGroups) -> None:
+    # In such a thread the C library may hold the lock of its resolver, which the fork then waits for without end.
+    code, stdout, stderr = process_group.script(dedent(THREADS_AT_FORKS))
+    assert code == 0, stderr
+    assert stdout == f"3 {[0] * 3 * (4 + 2)}\n"
+
+
 def test_numbers_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     for nproc in (0, 1.5, True, "2"):
         with pytest.raises(PilekitError, match=r"^nproc is a whole number from 1 on, not "):
