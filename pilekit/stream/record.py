@@ -12,9 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numba import boolean, int64, types
 
 from pilekit.corpus.shuffle import Int64
 from pilekit.errors import PilekitError, shortened
+from pilekit.stream.pack.window import BEGIN, LENGTH
+from pilekit.stream.read.lane_documents import SKIPPED, SUBSET
+from pilekit.workers.kernels import compiled
 
 # A batch's state begins with its number, its counts of lanes, rows and bad lines, and how long a place is. The number
 # and the place of each lane, and 3 numbers for each subset, follow.
@@ -43,36 +47,79 @@ class WorkerPart(NamedTuple):
         return range(first + self.worker, 1 << 62, self.workers)[self.given_batches :]
 
 
-def batch_state(
-    number: int, lanes: Int64, places: Int64, rows: int, skipped: int, subsets: Int64, counts: Int64
-) -> Int64:
+_any_numbers = types.Array(int64, 1, "A", readonly=True)
+
+
+@compiled(int64[::1](int64, _any_numbers, int64[:, ::1], int64, int64[:, ::1], boolean))
+def batch_state(number: int, lanes: Int64, places: Int64, rows: int, pieces: Int64, counts_tokens: bool) -> Int64:
     """A batch's changes to the record, as one int64 array: its `stream_state`.
 
     number          of the batch in its rank, from 0
     lanes, places   int64 [k], [k, n]: the lanes it read, and their places after it
-    rows, skipped   rows made, and bad lines skipped for them
-    subsets, counts int64 [n], [n, 2]: subset ids, and the documents that begin in the batch and the tokens in it
+    rows            rows made
+    pieces          the pieces of these rows, as in `Window`: bad lines skipped before them, and for each subset the
+                    documents that begin in the batch and the tokens in it
+    counts_tokens   False: no tokens are counted
     """
-    state = np.empty(_HEAD + (1 + places.shape[1]) * len(lanes) + 3 * len(subsets), np.int64)
-    state[:_HEAD] = number, len(lanes), rows, skipped, places.shape[1]
-    changed, counted = _changes(state)
-    changed[:, 0], changed[:, 1:] = lanes, places
-    counted[:, 0], counted[:, 1:] = subsets, counts
+    subsets = 0
+    for piece in range(len(pieces)):
+        subsets = max(subsets, pieces[piece, SUBSET] + 1)
+    counts, skipped = np.zeros((subsets, 2), np.int64), 0
+    for piece in range(len(pieces)):
+        subset = pieces[piece, SUBSET]
+        if pieces[piece, BEGIN] == 0:
+            counts[subset, 0] += 1
+            skipped += pieces[piece, SKIPPED]
+        if counts_tokens:
+            counts[subset, 1] += pieces[piece, LENGTH]
+    used = 0
+    for subset in range(subsets):
+        used += counts[subset, 0] + counts[subset, 1] > 0
+    lane_count, width = places.shape
+    state = np.empty(_HEAD + (1 + width) * lane_count + 3 * used, np.int64)
+    state[0], state[1], state[2], state[3], state[4] = number, lane_count, rows, skipped, width
+    at = _HEAD
+    for lane in range(lane_count):
+        state[at] = lanes[lane]
+        for i in range(width):
+            state[at + 1 + i] = places[lane, i]
+        at += 1 + width
+    for subset in range(subsets):
+        if counts[subset, 0] + counts[subset, 1] > 0:
+            state[at], state[at + 1], state[at + 2] = subset, counts[subset, 0], counts[subset, 1]
+            at += 3
     return state
 
 
-def _changes(state: Int64) -> tuple[Int64, Int64]:
-    """The changes in a batch's state as views, int64 [lanes, 1 + n] and [subsets, 3]."""
-    lanes, width = int(state[1]), 1 + int(state[4])
+@compiled(boolean(_any_numbers, int64[:, ::1], int64[:, ::1]))
+def _take(state: Int64, places: Int64, subsets: Int64) -> bool:
+    """Take in a batch's places and counts; False, with nothing changed, if they do not fit the record."""
+    lanes, width = state[1], 1 + state[4]
+    if not 0 <= lanes <= len(state) or width != 1 + places.shape[1]:
+        return False
     middle = _HEAD + width * lanes
-    return state[_HEAD:middle].reshape(-1, width), state[middle:].reshape(-1, 3)
+    if middle > len(state) or (len(state) - middle) % 3:
+        return False
+    for at in range(_HEAD, middle, width):
+        if not 0 <= state[at] < len(places):
+            return False
+    for at in range(middle, len(state), 3):
+        if not 0 <= state[at] < len(subsets):
+            return False
+    for at in range(_HEAD, middle, width):
+        for i in range(places.shape[1]):
+            places[state[at], i] = state[at + 1 + i]
+    for at in range(middle, len(state), 3):
+        for i in range(2):
+            subsets[state[at], i] += state[at + 1 + i]
+    return True
 
 
 def state_of(item: Any) -> Int64:
     """The `stream_state` of a stream's item; PilekitError if it has none."""
     state = item.get("stream_state") if isinstance(item, Mapping) else getattr(item, "stream_state", None)
     if isinstance(state, torch.Tensor):
-        state = state.cpu().numpy()
+        state = state.numpy(force=True)
     if not isinstance(state, np.ndarray) or state.dtype != np.int64 or state.ndim != 1 or len(state) < _HEAD:
         raise PilekitError(
             "advance() needs a batch as the loader gave it, with its stream_state; call it once for each batch, before "
@@ -113,13 +160,11 @@ class Record:
         self.batch += 1
 
     def take(self, state: Int64) -> None:
-        """Take in a batch's changes without counting the batch."""
-        _, rows, skipped, _ = state[1:_HEAD].tolist()
-        changed, counted = _changes(state)
-        self.places[changed[:, 0]] = changed[:, 1:]
-        self.subsets[counted[:, 0]] += counted[:, 1:]
-        self.rows += rows
-        self.skipped += skipped
+        """Take in a batch's changes without counting the batch; PilekitError if they are those of another stream."""
+        if not _take(state, self.places, self.subsets):
+            raise PilekitError("advance() was given a batch of another stream, which has other lanes or subsets")
+        self.rows += int(state[2])
+        self.skipped += int(state[3])
 
     def by_subset(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
         """(documents, tokens) of each subset; subsets without either are left out."""

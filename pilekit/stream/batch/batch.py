@@ -28,7 +28,7 @@ from pilekit.display.fitted_table import Column, FittedTable
 from pilekit.display.wrong_names import NearestNames, wrong_key
 from pilekit.errors import PilekitError, shortened
 from pilekit.stream.batch.mlm import IGNORED, Masking, mask
-from pilekit.stream.pack.window import BEGIN, FROM_TEXT, LENGTH, SOURCE, Pieces, Window
+from pilekit.stream.pack.window import BEGIN, ENDS_ROW, FROM_TEXT, LENGTH, SOURCE, Pieces, Window
 from pilekit.stream.read.lane_documents import SHARD, SUBSET
 from pilekit.workers.kernels import compiled
 
@@ -186,18 +186,18 @@ class BatchWriter:
         shard_names  by the shard numbers of the windows
         """
         # Columns that neither the batch nor another column needs are not written, and have no rows.
-        written, count = {*_TOKENS, *self.outputs}, len(pieces.per_row)
+        written, count = {*_TOKENS, *self.outputs}, pieces.rows
         columns = {name: np.empty((count * (name in written), self.seq_len), np.int64) for name in COLUMNS}
         flat = tuple(column.reshape(-1) for column in columns.values())
         row = 0
         for part in parts:
-            write(part.documents.ids, part.pieces, part.start, row, self.seq_len, self.eos_id, self.pad_id, flat)
-            row += len(part)
+            first, row = row, row + len(part)
+            write(part.documents.ids, part.pieces, first, row, self.seq_len, self.eos_id, self.pad_id, flat)
         if self.masking is not None:
             keys = np.concatenate([part.row_keys for part in parts])
             used = np.bincount(np.repeat(np.arange(row), pieces.per_row), pieces.length, row)
             mask(columns["input_ids"], columns["labels"], keys, used.astype(np.int64), self.masking)
-        tensors = {name: torch.from_numpy(column) for name, column in columns.items()}
+        tensors = {name: torch.from_numpy(columns[name]) for name in self.outputs if name in columns}
         if not {"cu_seqlens", "max_seqlen"}.isdisjoint(self.outputs):
             borders = segment_borders(pieces, self.seq_len)
             tensors["cu_seqlens"] = torch.from_numpy(borders.astype(np.int32))
@@ -209,58 +209,67 @@ class BatchWriter:
 _int64 = types.int64
 _columns = types.UniTuple(types.Array(types.int64, 1, "C"), 5)  # type: ignore[no-untyped-call]
 _ids = types.Array(types.uint32, 1, "C", readonly=True)
-_pieces, _start = (types.Array(types.int64, dimensions, "C", readonly=True) for dimensions in (2, 1))
+_pieces = types.Array(types.int64, 2, "C", readonly=True)
 
 
-@compiled(types.void(_ids, _pieces, _start, *[_int64] * 4, _columns))
+@compiled(types.void(_columns, *[_int64] * 3))
+def _pad(columns: tuple[Int64, ...], begin: int, end: int, pad_id: int) -> None:
+    """Fill the places `begin` .. `end` of all columns that are written with padding."""
+    if begin < end:
+        for column, padding in zip(columns, (pad_id, IGNORED, 0, NO_DOCUMENT, NO_DOCUMENT)):  # noqa: B905 (numba)
+            if len(column) > 0:
+                column[begin:end] = padding
+
+
+@compiled(types.void(_ids, _pieces, *[_int64] * 5, _columns))
 def write(
     ids: npt.NDArray[np.uint32],
     pieces: Int64,
-    start: Int64,
     row: int,
+    end_row: int,
     seq_len: int,
     eos_id: int,
     pad_id: int,
     columns: tuple[Int64, ...],
 ) -> None:
-    """Write the rows of a window, with padding, as the batch's rows from `row` on.
+    """Write the rows of a window, with padding, as the batch's rows `row` .. `end_row`.
 
-    ids             as in `TokenizedDocuments`
-    pieces, start   as in `Window`
-    columns         `COLUMNS`, int64 [rows x seq_len], flat. All but the first two may be [0]: they are not written then
+    ids       as in `TokenizedDocuments`
+    pieces    as in `Window`
+    columns   `COLUMNS`, int64 [rows x seq_len], flat. All but the first two may be [0]: they are not written then
     """
     input_ids, labels, position_ids, doc_ids, subset_ids = columns
-    for turn in range(len(start) - 1):
-        at = (row + turn) * seq_len
-        row_begin, row_end = at, at + seq_len
-        for piece in range(start[turn], start[turn + 1]):
-            from_text, end = pieces[piece, FROM_TEXT], at + pieces[piece, LENGTH]
-            # Unsigned: a negative place would count from the end, and this test keeps a loop out of vectors.
-            source, to, length = np.uint64(pieces[piece, SOURCE]), np.uint64(at), np.uint64(pieces[piece, LENGTH])
-            for i in range(np.uint64(from_text)):
-                token = np.int64(ids[source + i])
-                input_ids[to + i] = token
-                labels[to + i] = token
-            if at + from_text < end:
-                input_ids[end - 1] = eos_id
-                labels[end - 1] = eos_id
-            if pieces[piece, BEGIN] == 0 or at > row_begin:  # nothing before it in the row predicts it
-                labels[at] = IGNORED
-            if len(position_ids) > 0:
-                for i in range(length):
-                    position_ids[to + i] = np.int64(i)
-            if len(doc_ids) > 0:
-                for i in range(length):
-                    doc_ids[to + i] = piece - start[turn]
-            if len(subset_ids) > 0:
-                subset = pieces[piece, SUBSET]
-                for i in range(length):
-                    subset_ids[to + i] = subset
-            at = end
-        if at < row_end:
-            for column, padding in zip(columns, (pad_id, IGNORED, 0, NO_DOCUMENT, NO_DOCUMENT)):  # noqa: B905 (numba)
-                if len(column) > 0:
-                    column[at:row_end] = padding
+    at = row_begin = row * seq_len
+    in_row = 0
+    for piece in range(len(pieces)):
+        from_text, end = pieces[piece, FROM_TEXT], at + pieces[piece, LENGTH]
+        # Unsigned: a negative place would count from the end, and this test keeps a loop out of vectors.
+        source, to, length = np.uint64(pieces[piece, SOURCE]), np.uint64(at), np.uint64(pieces[piece, LENGTH])
+        for i in range(np.uint64(from_text)):
+            token = np.int64(ids[source + i])
+            input_ids[to + i] = token
+            labels[to + i] = token
+        if at + from_text < end:
+            input_ids[end - 1] = eos_id
+            labels[end - 1] = eos_id
+        if pieces[piece, BEGIN] == 0 or at > row_begin:  # nothing before it in the row predicts it
+            labels[at] = IGNORED
+        if len(position_ids) > 0:
+            for i in range(length):
+                position_ids[to + i] = np.int64(i)
+        if len(doc_ids) > 0:
+            for i in range(length):
+                doc_ids[to + i] = in_row
+        if len(subset_ids) > 0:
+            subset = pieces[piece, SUBSET]
+            for i in range(length):
+                subset_ids[to + i] = subset
+        at, in_row = end, in_row + 1
+        if pieces[piece, ENDS_ROW]:
+            row_begin, in_row = row_begin + seq_len, 0
+            _pad(columns, at, row_begin, pad_id)
+            at = row_begin
+    _pad(columns, at, end_row * seq_len, pad_id)
 
 
 def segment_borders(pieces: Pieces, seq_len: int) -> Int64:

@@ -35,7 +35,7 @@ from pilekit.stream.pack.window import (
     padding,
     pieces_of,
 )
-from pilekit.stream.read.lane_documents import SKIPPED, SUBSET, LaneDocuments, LaneSource
+from pilekit.stream.read.lane_documents import LaneDocuments, LaneSource
 from pilekit.stream.read.token_files import TokenIndex
 from pilekit.stream.record import batch_state
 from pilekit.tokenize import Tokenizer
@@ -107,15 +107,7 @@ class BatchBuilder:
         rows = rows_in(windows)
         parts = [*windows, padding(share.batch_size - rows)] if rows < share.batch_size else windows
         pieces = pieces_of(parts)
-        begun = pieces.begin == 0
-        subsets = pieces.table[:, SUBSET]
-        counts = np.zeros((int(subsets.max(initial=-1)) + 1, 2), np.int64)
-        counts[:, 0] = np.bincount(subsets[begun], minlength=len(counts))
-        if self.writer is not None:
-            counts[:, 1] = np.bincount(subsets, pieces.length)
-        used = np.flatnonzero(counts[:, 0] + counts[:, 1])
-        skipped = int(pieces.table[:, SKIPPED][begun].sum())
-        state = batch_state(number, lanes, places, rows, skipped, used, counts[used])
+        state = batch_state(number, lanes, places, rows, pieces.columns, self.writer is not None)
         if self.writer is None:
             return _raw_item(windows, share.batch_size, state)
         batch = self.writer.batch(parts, pieces, self.shard_names)
@@ -128,9 +120,7 @@ class BatchBuilder:
 def _raw_item(windows: Sequence[Window], batch_size: int, state: Int64) -> RawDocument | RawBatch:
     """Each row is one document."""
     documents = [
-        window.documents.stored[document]
-        for window in windows
-        for document in window.pieces[window.start[:-1], DOCUMENT].tolist()
+        window.documents.stored[document] for window in windows for document in window.pieces[:, DOCUMENT].tolist()
     ]
     item = RawDocument(*documents[0]) if batch_size == 1 else RawBatch(documents)
     item.stream_state = state
@@ -147,15 +137,15 @@ def build_batches(builder: BatchBuilder, share: Share, places: Int64, numbers: r
         for number in numbers:
             read = share.read_by(number)
             windows: list[Window] = []
-            after = []
-            for lane in read.tolist():
+            after = np.empty((len(read), places.shape[1]), np.int64)
+            for place_after, lane in zip(after, read.tolist(), strict=True):
                 if lane not in lanes:
                     begun = builder.lane(lane, Place.of(places[lane]), share.rows_before(number))
                     lanes[lane] = opened.enter_context(begun)
                 windows += lanes[lane].give(share.per_lane)
-                after.append(lanes[lane].place.numbers())
+                place_after[:] = lanes[lane].place_now
             rows = builder.planted(share, number, windows)
-            yield builder.batch(share, number, rows, read, np.array(after, np.int64).reshape(len(read), -1))
+            yield builder.batch(share, number, rows, read, after)
 
 
 def rows_of_step(

@@ -77,7 +77,7 @@ class PlantedTexts:
     def window(self, text: int, subset: int, append_eod: bool, replaced: Window) -> Window:
         """The row of a text, in place of the only row of `replaced`."""
         ids = self.ids[self.offsets[text] : self.offsets[text + 1]]
-        lost = replaced.pieces[replaced.start[0] : replaced.start[1]]
+        lost = replaced.pieces
         skipped = lost[lost[:, BEGIN] == 0, SKIPPED].sum()  # bad lines count in whatever row comes after them
         table = document_table(1, shard=self.shard, number=self.numbers[text], subset=subset, skipped=skipped)
         none, border = np.zeros(1, np.int64), np.array([0, 1], np.int64)

@@ -18,6 +18,7 @@ micro-batches of a step then share their lanes, so with a > 1 only one worker is
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Literal
 
 import msgspec
@@ -125,12 +126,21 @@ class Share:
 
     def read_by(self, batch: int) -> Int64:
         """The lanes that this rank's batch `batch` (counted from the start of the run) reads, int64 [k], increasing."""
+        return self._by_turn[batch % len(self._by_turn)]
+
+    @cached_property
+    def _by_turn(self) -> list[Int64]:
+        """The lanes of each batch of M steps; later batches read these again."""
+        return [self._lanes_of(batch) for batch in range(self.grad_accum * self.grid.columns)]
+
+    def _lanes_of(self, batch: int) -> Int64:
         step, part = divmod(batch, self.grad_accum)
         rows = self.rows()
         if self.grid.plan == "random":
             each = len(rows) // self.grad_accum
             rows = rows[part * each : (part + 1) * each]
         lanes: Int64 = rows * self.grid.columns + step % self.grid.columns
+        lanes.flags.writeable = False  # every caller gets the same array
         return lanes
 
     def rows_before(self, batch: int) -> int:

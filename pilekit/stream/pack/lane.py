@@ -31,19 +31,26 @@ _MOST_EMPTY, _FEW_EMPTY, _MOST_TIMES = 1 << 18, 1000, 16
 
 
 class Lane:
-    """The rows of `documents`, which begin at `place` of lane `lane`. `self.place` is the place after the last row.
+    """The rows of `documents`, which begin at `place` of lane `lane`.
 
-    turns   the rows given before `place`, and per visit; only the order of rows with "none" depends on them
+    turns       the rows given before `place`, and per visit; only the order of rows with "none" depends on them
+
+    place_now   the place after the last row that was given, as `Place.numbers`, int64 [3 + n]
     """
 
     def __init__(
         self, documents: Iterable[TokenizedDocuments] | Drawing, lane: int, place: Place, layout: Layout, turns: Turns
     ) -> None:
-        self.place = place
+        self.place_now = np.array(place.numbers(), np.int64)
         self._layout = layout
         self._windows = windows(documents, lane, place, layout, turns)
         self._window: Window | None = None  # the window whose first `_given` rows were given; None: all were
         self._given = 0
+
+    @property
+    def place(self) -> Place:
+        """The place after the last row that was given."""
+        return Place.of(self.place_now)
 
     def give(self, count: int) -> list[Window]:
         """The lane's next `count` rows, from one window or more. Fewer only if the documents end."""
@@ -53,7 +60,7 @@ class Lane:
             end = min(begin + count, rows)
             windows.append(window.part(begin, end))
             self._window, self._given = (window, end) if end < rows else (None, 0)
-            self.place = Place.of(window.after[end - 1])
+            self.place_now = window.after[end - 1]
             count -= end - begin
         return windows
 

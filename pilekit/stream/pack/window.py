@@ -115,18 +115,21 @@ class TokenizedDocuments:
         return TokenizedDocuments(ids, offsets, self.table[begin:end], self.stored[begin:end], self.drawn[begin:end])
 
 
-LENGTH, BEGIN, SOURCE, FROM_TEXT, DOCUMENT = range(6, 11)
+LENGTH, BEGIN, SOURCE, FROM_TEXT, DOCUMENT, ENDS_ROW = range(6, 12)
 """Columns of a window's pieces, after those of their documents' table: see `Window`."""
 
 
-@dataclass(slots=True)  # Not frozen: making a frozen one takes three times as long, and each batch makes several.
+@dataclass(
+    slots=True, eq=False
+)  # Not frozen: making a frozen one takes three times as long, and each batch makes several.
 class Window:
     """Documents, and all or some of the rows that are made of them.
 
-    pieces    int64 [pieces, 11]: of each piece its document's row of the table; LENGTH and BEGIN as in `Rows`; SOURCE,
+    pieces    int64 [pieces, 12]: of each piece its document's row of the table; LENGTH and BEGIN as in `Rows`; SOURCE,
               the place of its first token in the documents' `ids`; FROM_TEXT, how many of its tokens are there (one
-              less than its length if EOD ends it); and DOCUMENT, its document's place in `documents`
-    start     int64 [rows + 1]: row r is `pieces[start[r]:start[r + 1]]`, at least one
+              less than its length if EOD ends it); DOCUMENT, its document's place in `documents`; and ENDS_ROW, 1 for
+              the last piece of a row, else 0
+    borders   where each row begins in the pieces of the window that was made, and the last one ends: [rows + 1]
     row_keys  uint64 [rows]: a hash of each row's first piece, unique to this use of the piece
     after     int64 [rows, 3 + n]: the lane's place after each row, as `Place.numbers`
 
@@ -135,42 +138,69 @@ class Window:
 
     documents: TokenizedDocuments
     pieces: Int64
-    start: Int64
+    borders: list[int]
     row_keys: UInt64
     after: Int64
 
     def __len__(self) -> int:
-        return len(self.start) - 1
+        return len(self.borders) - 1
 
     def part(self, begin: int, end: int) -> Window:
         """The window with only the rows `begin` .. `end`, as views."""
-        start, keys = self.start[begin : end + 1], self.row_keys[begin:end]
-        return Window(self.documents, self.pieces, start, keys, self.after[begin:end])
+        borders = self.borders[begin : end + 1]
+        pieces = self.pieces[borders[0] - self.borders[0] : borders[-1] - self.borders[0]]
+        return Window(self.documents, pieces, borders, self.row_keys[begin:end], self.after[begin:end])
 
 
 def window_of(documents: TokenizedDocuments, rows: Rows, row_keys: UInt64, after: Int64) -> Window:
     """The window of these documents and rows."""
     document, offsets = rows.document, documents.offsets
-    pieces = np.empty((len(document), 11), np.int64)
+    pieces = np.empty((len(document), 12), np.int64)
     pieces[:, :LENGTH] = documents.table[document]
     pieces[:, LENGTH], pieces[:, BEGIN], pieces[:, DOCUMENT] = rows.length, rows.begin, document
     pieces[:, SOURCE] = source = offsets[document] + rows.begin
     pieces[:, FROM_TEXT] = np.minimum(rows.length, offsets[document + 1] - source)
-    return Window(documents, pieces, rows.start, row_keys, after)
+    pieces[:, ENDS_ROW] = 0
+    pieces[rows.start[1:] - 1, ENDS_ROW] = 1
+    return Window(documents, pieces, rows.start.tolist(), row_keys, after)
 
 
-class Pieces(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Pieces:
     """The pieces of some rows, row after row.
 
-    per_row        int64 [rows]: the number of pieces in each row
-    length, begin  int64 [pieces], as in `Rows`
-    table          [pieces]: the piece's document
+    columns   int64 [pieces, 12], as `Window.pieces`; SOURCE, FROM_TEXT and DOCUMENT mean nothing without the window
+    rows      the number of rows; the last may have no piece
     """
 
-    per_row: Int64
-    length: Int64
-    begin: Int64
-    table: Table
+    columns: Int64
+    rows: int
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    @property
+    def per_row(self) -> Int64:
+        """The number of pieces in each row, int64 [rows]."""
+        per_row = np.zeros(self.rows, np.int64)
+        ends = np.flatnonzero(self.columns[:, ENDS_ROW]) + 1
+        per_row[: len(ends)] = np.diff(ends, prepend=0)
+        return per_row
+
+    @property
+    def length(self) -> Int64:
+        """Tokens of each piece, int64 [pieces], as in `Rows`."""
+        return self.columns[:, LENGTH]
+
+    @property
+    def begin(self) -> Int64:
+        """Tokens of the document before each piece, int64 [pieces], as in `Rows`."""
+        return self.columns[:, BEGIN]
+
+    @property
+    def table(self) -> Table:
+        """The document of each piece, [pieces]."""
+        return self.columns[:, :LENGTH]
 
     def documents(self, shard_names: Sequence[str] | Mapping[int, str]) -> list[list[tuple[str, int]]]:
         """For each row, (shard name, document number) of its pieces."""
@@ -180,18 +210,15 @@ class Pieces(NamedTuple):
 
 
 def pieces_of(parts: Sequence[Window]) -> Pieces:
-    """The pieces of the rows of `parts`, which has at least one entry."""
-    pieces = np.concatenate([part.pieces[part.start[0] : part.start[-1]] for part in parts])
-    per_row = np.concatenate([part.start[1:] - part.start[:-1] for part in parts])
-    return Pieces(per_row, pieces[:, LENGTH], pieces[:, BEGIN], pieces[:, :LENGTH])
+    """The pieces of the rows of `parts`, which has at least one entry; only the last may have rows without pieces."""
+    return Pieces(np.concatenate([part.pieces for part in parts]), sum(map(len, parts)))
 
 
 def padding(count: int) -> Window:
     """`count` rows without documents."""
-    none = np.zeros(0, np.int64)
     documents = TokenizedDocuments(np.zeros(0, np.uint32), np.zeros(1, np.int64), document_table(0))
-    rows = Rows(none, none, none, np.zeros(count + 1, np.int64))
-    return window_of(documents, rows, np.zeros(count, np.uint64), np.zeros((count, 3), np.int64))
+    no_pieces, after = np.zeros((0, 12), np.int64), np.zeros((count, 3), np.int64)
+    return Window(documents, no_pieces, [0] * (count + 1), np.zeros(count, np.uint64), after)
 
 
 def join_documents(parts: Sequence[TokenizedDocuments]) -> TokenizedDocuments:
