@@ -8,6 +8,7 @@ traceback only under `--debug`), 2 wrong usage, 130 interrupted.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import shutil
@@ -205,6 +206,7 @@ def main() -> NoReturn:
         sys.exit(1)
     finally:  # The exit code is known. Ctrl-C while Python ends would print a traceback or change the code.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        gc.freeze()  # Or Python would look for cycles among all modules and free them one by one: 0.03 to 0.1 s.
 
 
 def is_reported_elsewhere(error: Exception) -> bool:

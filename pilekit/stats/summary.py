@@ -70,7 +70,7 @@ def corpus_stats(
     stored = sum(shard.size or 0 for shard in to_read) // (job.jobs or 1)
     options = CountOptions(corpus.manifest, subsets, tokenizer, copies, job.on_error, stored)
     if subsets is None and tokenizer is None:
-        load_scan(job, to_read)
+        load_scan(job, to_read, hashed=copies)
     count = functools.partial(count_shard, options=options)
     counts = Counts()
     copy_counter = CopyCounter()

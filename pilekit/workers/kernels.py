@@ -7,15 +7,33 @@ first run on a machine waits for the compiler. Importing this module imports num
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, cast
 
-import numba
-import numba.np.arrayobj  # Machine code that makes arrays imports it.
-from numba.core.caching import FunctionCache
-from numba.core.registry import cpu_target
-from numba.core.runtime.nrt import rtsys
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Pause the collector of cycles: numba's import makes many objects, and each would be visited several times."""
+    was_enabled, had_frozen = gc.isenabled(), gc.get_freeze_count() > 0
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()  # All objects so far become old, and the next collection does not visit them.
+        if not had_frozen:
+            gc.unfreeze()
+        if was_enabled:
+            gc.enable()
+
+
+with _collector_paused():
+    import numba
+    import numba.np.arrayobj  # Machine code that makes arrays imports it.
+    from numba.core.caching import FunctionCache
+    from numba.core.registry import cpu_target
+    from numba.core.runtime.nrt import rtsys
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -193,7 +193,8 @@ def _start(workers: list[_Worker], jobs: int, module: str, needs_main: bool) -> 
         context.set_forkserver_preload([module])
     atexit.unregister(_stop_server)  # registered once for all calls
     atexit.register(_stop_server, os.getpid())
-    resource_tracker.ensure_running()  # Started later, by the first child, it would unblock interrupts.
+    if method != "fork":  # Forked workers need no tracker, which is a process of its own.
+        resource_tracker.ensure_running()  # Started later, by the first child, it would unblock interrupts.
     with _starting(needs_main):
         for _ in range(jobs):
             ours, theirs = context.Pipe()

@@ -13,6 +13,7 @@ The parent sends (function, item), pickled. The worker sends pickled pairs: ("pr
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import pickle
 import signal
@@ -70,6 +71,7 @@ def work(pipe: Connection, environment: dict[str, str]) -> None:
     signal.signal(signal.SIGTERM, _leave)
     end_with_parent(signal.SIGKILL)
     _offer_memory()
+    gc.freeze()  # The collector would write into all that the parent made, and so copy it.
     try:
         _serve(pipe)
     except SystemExit:

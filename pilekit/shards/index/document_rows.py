@@ -135,16 +135,15 @@ def _lines_of_batch(batch: DocumentBatch, chosen: npt.NDArray[np.bool_]) -> byte
     return b"\n".join([*batch.where(chosen).raw_lines(), b""])
 
 
-def load_scan(job: CorpusJob, shards: Sequence[Shard]) -> None:
+def load_scan(job: CorpusJob, shards: Sequence[Shard], *, hashed: bool = True) -> None:
     """Load the compiled scan here, if processes that are forked from this one will scan `shards` with it.
 
-    Otherwise each of them would take the 0.3 CPU seconds.
+    Otherwise each of them would take the 0.3 CPU seconds. `hashed` as for `documents_of`: the two scans are two loads.
     """
     forks = job.cluster is None and job.processes(shards) > 1 and may_fork()
     if forks and job.share(shards).stored >= SCANNED_FROM_BYTES:
-        for hashed in (False, True):
-            scanner = LineScanner(LineParser("", "", RecordFormat(), None, None), hashed=hashed)
-            list(scanner.documents(LineBlock(None, b"\n", 0, 1, LineCount())))
+        scanner = LineScanner(LineParser("", "", RecordFormat(), None, None), hashed=hashed)
+        list(scanner.documents(LineBlock(None, b"\n", 0, 1, LineCount())))
 
 
 def index_rows(batch: DocumentBatch, *, hashed: bool = True, see_texts: SeeTexts | None = None) -> DocumentRows:
