@@ -39,7 +39,7 @@ from pilekit.stats.text_copies import CopyCounts, TextCopies
 if TYPE_CHECKING:
     from pilekit.tokenize import Tokenizer
 
-_HASHES = 1 << 20
+_HASHES = 1 << 17
 """Hashes that are read from a file at a time."""
 
 _DEVIATIONS = 5

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Int64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-_WAITING = 1 << 20
+_WAITING = 1 << 17
 """Lengths that are counted together."""
 
 

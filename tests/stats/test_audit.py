@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import subprocess
@@ -26,24 +25,10 @@ from tests.cli.running import run, run_json
 from tests.memory_limit import NO_HOLES
 from tests.refusing import refused
 from tests.shards import making
+from tests.stats.auditing import every_figure, figure, manifest_of
 from tests.tokenize.making import byte_level_bpe
 
 STRING = "aba"
-
-
-def figure(kind: str, value: float, **fields: Any) -> dict[str, Any]:
-    return {"figure": kind, "value": value, "source": "a paper", **fields}
-
-
-def manifest_of(path: Path, figures: list[dict[str, Any]], shards: int | None = None, **more: Any) -> Path:
-    """A manifest as a TOML file; JSON's spelling of texts and numbers is TOML's too."""
-    lines = ['name = "mine"', *more.pop("lines", []), "[published]"]
-    lines += [] if shards is None else [f"train_shards = {shards}"]
-    for one in figures:
-        lines.append("[[published.figures]]")
-        lines += [f"{name} = {json.dumps(value)}" for name, value in one.items()]
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
 
 
 def brute_force(texts: list[str], strings: list[str]) -> dict[str, Any]:
@@ -63,15 +48,6 @@ def brute_force(texts: list[str], strings: list[str]) -> dict[str, Any]:
         "copies": [*frequent, 0, 0, 0][:3],
         "occurrences": [sum(text.startswith(one, at) for text in texts for at in range(len(text))) for one in strings],
     }
-
-
-def every_figure(strings: list[str], split: str = "train") -> list[dict[str, Any]]:
-    kinds = ["documents", "bytes", "distinct", "twins", "clusters", "longest", "shortest", "median"]
-    figures = [figure(kind, 0) for kind in kinds]
-    figures.append(figure("length_share", 0, characters=3))
-    figures += [figure("copies", 0, rank=rank) for rank in (1, 2, 3)]
-    figures += [figure("occurrences", 0, text=string) for string in strings]
-    return [{**one, "split": split} for one in figures]
 
 
 def counted(figures: tuple[AuditedFigure, ...], split: str) -> list[float | None]:

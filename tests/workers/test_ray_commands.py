@@ -14,6 +14,7 @@ import pytest
 import zstandard
 
 from tests.shards.making import record, unzstd
+from tests.stats.auditing import every_figure, figure, manifest_of
 from tests.stopping import interrupt, kill, partial_files, tree, wait_for
 from tests.tokenize.making import byte_level_bpe, saved
 from tests.train.runs import tiny_run, trainer
@@ -265,6 +266,39 @@ def test_counting_and_tracing_give_the_bytes_of_local_processes_when_a_node_is_l
         same_bytes_with_a_node_lost(cluster, (*command, "--jobs", 2, "--out"), step, tmp_path / command[0], home)
         rows = pq.read_table(tmp_path / command[0] / "ray/pile")
         assert sum(rows[found].to_pylist()) > 500
+
+
+@pytest.mark.slow
+def test_an_audit_is_that_of_local_processes_when_a_worker_or_a_node_is_lost_or_the_driver_stops(
+    cluster: TwoNodes, corpus: Path, tmp_path: Path
+) -> None:
+    """Counting tokens takes long enough to lose a worker meanwhile. The hashes that nodes wrote are removed."""
+    home, cache, tokenizer = corpus.parent, tmp_path / "cache", byte_level_bpe(700)
+    tokens = figure("tokens", 1, tokenizer="mine", vocabulary=tokenizer.get_vocab_size())
+    saved(tokenizer, home / "audit.json")
+    manifest = manifest_of(tmp_path / "mine.toml", [*every_figure(["abc", "a b"]), tokens])
+    audit = ("stats", "corpus", "--audit", "--json", "--manifest", manifest, "--tokenizer", "audit.json")
+    expected = pilekit(*audit, "--jobs", 1, at=home)
+    found = {name: row["counted"] for name, row in json.loads(expected)["figures"]["train"].items()}
+    assert found["documents"] == found["distinct texts"] == 6040
+    assert found["tokens of mine"] > found['occurrences of "abc"'] > 1000
+    assert pilekit(*audit, "--jobs", 3, at=home) == expected
+    for lost in ("worker", "node"):
+        cluster.complete()
+        with started(*audit, *cluster.ray, at=home, PILEKIT_CACHE=cache) as process:
+            wait_for(lambda: len(cluster.busy_workers()) == 2)
+            cluster.lose(lost)
+            output, errors = process.communicate(timeout=240)
+        assert (process.returncode, output) == (0, expected), errors
+        assert not tree(cache)
+    cluster.complete()
+    with started(*audit, *cluster.ray, at=home, PILEKIT_CACHE=cache) as process:
+        wait_for(lambda: bool(cluster.busy_workers()))
+        interrupt(process)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode in (130, -signal.SIGABRT), errors  # Ray's core may abort when it cancels a task.
+    assert process.returncode != 130 or not tree(cache)
+    assert pilekit(*audit, *cluster.ray, at=home, PILEKIT_CACHE=cache) == expected
 
 
 @pytest.mark.slow
