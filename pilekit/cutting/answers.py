@@ -11,7 +11,9 @@ around all hits are noted here, and `in_reach` judges those of the spans that ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -21,25 +23,26 @@ from pilekit.artifacts.saved_arrays import load_arrays, save_arrays
 from pilekit.cutting.evaluation_texts import Texts
 from pilekit.cutting.ngrams import NGrams
 from pilekit.cutting.words import Bytes, Int64, UInt32, compacted, word_places
+from pilekit.workers.kernels import compiled
 
 Place = tuple[int, int]
 """Where a passage starts and ends, in characters."""
 
 
 class Answers(NamedTuple):
-    """The answers of all records, and the n-grams of the questions.
+    """The answers of all records, and the records whose question has an n-gram.
 
-    words    the words of all answers, each followed by a space, UTF-8
-    ends     where the words of each answer end, and 0 before the first, int64 [answers + 1]
-    first    the first answer of each record, and the number of answers, int64 [records + 1]
-    ngrams   an n-gram that the question of a record with answers has, ascending, uint32 [pairs]
-    records  that record, uint32 [pairs]
+    words     the words of all answers, each followed by a space, UTF-8
+    ends      where the words of each answer end, and 0 before the first, int64 [answers + 1]
+    first     the first answer of each record, and the number of answers, int64 [records + 1]
+    asked     the first place of each n-gram in `records`, and the number of places, uint32 [n-grams + 1]
+    records   the record with answers that has the n-gram at a place of its question, uint32 [places]
     """
 
     words: Bytes
     ends: Int64
     first: Int64
-    ngrams: UInt32
+    asked: UInt32
     records: UInt32
 
     @classmethod
@@ -48,16 +51,12 @@ class Answers(NamedTuple):
         question, record_of = texts.record_fields.question, np.array(texts.record_of, np.int64)
         count = np.array([len(answers) for answers in texts.answers], np.int64)
         is_item = np.array([field == question for field in texts.fields], bool) & (count[record_of] > 0)
-        places = np.diff(ngrams.first)
-        chosen = np.repeat(is_item, places)
-        numbers, records = ngrams.numbers[chosen].astype(np.uint64), np.repeat(record_of, places)[chosen]
-        # With counts, `np.unique` sorts, which is faster here.
-        pairs, _ = np.unique(numbers << np.uint64(32) | records.astype(np.uint64), return_counts=True)
+        asked = np.zeros(len(ngrams.keys) + 1, np.uint32)
+        records = np.empty(int(np.diff(ngrams.first)[is_item].sum()), np.uint32)
+        _sort_by_ngram(ngrams.numbers, ngrams.first, np.where(is_item, record_of, -1), asked, records)
         answers = [answer for of_record in texts.answers for answer in of_record]
-        ends = np.cumsum([0, *map(len, answers)])
         words = np.frombuffer(b"".join(answers), np.uint8)
-        first = np.append(0, np.cumsum(count))
-        return cls(words, ends, first, (pairs >> np.uint64(32)).astype(np.uint32), pairs.astype(np.uint32))
+        return cls(words, np.cumsum([0, *map(len, answers)]), np.append(0, np.cumsum(count)), asked, records)
 
     def save(self, folder: Path) -> list[Path]:
         """Write the arrays into the folder; returns their files."""
@@ -68,38 +67,61 @@ class Answers(NamedTuple):
         """The arrays in a folder, mapped into memory."""
         return load_arrays(folder, cls)
 
-    def near(self, text: str, hits: Int64, reach: int) -> Iterator[tuple[int, int, int]]:
-        """(record, start, end) of the answers in a document that may be in reach of their question.
+    def near(self, texts: Sequence[str], documents: Int64, hits: Int64, reach: int) -> Iterator[tuple[int, ...]]:
+        """(document, record, start, end) of the answers that may be in reach of their question, by document.
 
-        hits   first word, words, start, end and number of each n-gram in the document, by word, int64 [hits, 5]
+        documents   the index in `texts` of each n-gram's document, int64 [hits]
+        hits        first word, words, start, end and number of each n-gram, by document and word, int64 [hits, 5]
         """
-        low, high = (np.searchsorted(self.ngrams, hits[:, 4], side) for side in ("left", "right"))
+        low, high = (self.asked[hits[:, 4] + more].astype(np.int64) for more in (0, 1))
         owned = high - low
         if not owned.any():
             return
-        bounds, span_of = _joined(hits)
         hit = np.repeat(np.arange(len(hits)), owned)
-        pair = np.arange(len(hit)) + np.repeat(low - (np.cumsum(owned) - owned), owned)
-        record, words = self.records[pair], dict[int, _Words]()
-        order = np.argsort(record, kind="stable")
-        for chosen in np.split(order, np.flatnonzero(np.diff(record[order])) + 1):
-            index, own = int(record[chosen[0]]), hit[chosen]
-            runs, _ = _joined(hits[own])
-            for span in np.unique(span_of[own]).tolist():
-                question = hits[own[span_of[own] == span]]
-                place, around = (int(question[0, 2]), int(question[:, 3].max())), tuple(bounds[span].tolist())
-                if span not in words:
-                    words[span] = _Words(text, around[0] - reach, around[1] + reach)
-                for start, end in self._places(index, words[span]):
-                    run = np.searchsorted(runs[:, 0], start, "right") - 1
-                    is_asked = run >= 0 and end <= runs[run, 1]
-                    if not is_asked and in_reach([(start, end)], place, around, reach):
-                        yield index, start, end
+        record = self.records[np.arange(len(hit)) + np.repeat(low - (np.cumsum(owned) - owned), owned)]
+        order = np.lexsort((record, documents[hit]))
+        hit, record = hit[order], record[order].astype(np.int64)
+        # A pair is a record and a document with n-grams of its question. These are in runs, and in spans of all hits.
+        pair = _numbered(documents[hit], record)
+        runs, run_of = _joined(pair, hits[hit])
+        spans, span_of = _joined(documents, hits)
+        first = np.flatnonzero(np.diff(_numbered(pair, span_of[hit]), prepend=-1))
+        first_hit, pair_of_run = hit[first], pair[np.flatnonzero(np.diff(run_of, prepend=-1))]
+        columns = [span_of[first_hit], documents[first_hit], record[first]]
+        columns += [hits[first_hit, 2], np.maximum.reduceat(hits[hit, 3], first)]
+        columns += [np.searchsorted(pair_of_run, pair[first]), np.searchsorted(pair_of_run, pair[first], "right")]
+        rows = np.stack(columns, axis=1)[np.argsort(columns[0], kind="stable")].tolist()
+        for span, of_span in groupby(rows, key=itemgetter(0)):
+            around, words = (int(spans[span, 0]), int(spans[span, 1])), None
+            for _, document, number, start, end, first_run, behind in of_span:
+                words = words or _Words(texts[document], around[0] - reach, around[1] + reach)
+                for place in self._places(number, words):
+                    if in_reach([place], (start, end), around, reach) and not _is_in(place, runs[first_run:behind]):
+                        yield document, number, *place
 
     def _places(self, record: int, words: _Words) -> Iterator[Place]:
         """Where a record's answers are among these words."""
         for answer in range(int(self.first[record]), int(self.first[record + 1])):
             yield from words.places(self.words[self.ends[answer] : self.ends[answer + 1]].tobytes())
+
+
+@compiled()
+def _sort_by_ngram(numbers: UInt32, first: Int64, record_of: Int64, asked: UInt32, records: UInt32) -> None:
+    """Fill in `asked`, which is zero, and `records` from the n-grams of all texts; a text of record -1 has none."""
+    for text in range(len(record_of)):
+        if record_of[text] >= 0:
+            for number in numbers[first[text] : first[text + 1]]:
+                asked[number] += np.uint32(1)
+    place = np.uint32(0)
+    for number in range(len(asked)):
+        place += asked[number]
+        asked[number] = place
+    # Each n-gram's place is now behind its last one, and becomes its first.
+    for text in range(len(record_of) - 1, -1, -1):
+        if record_of[text] >= 0:
+            for number in numbers[first[text] : first[text + 1]]:
+                asked[number] -= np.uint32(1)
+                records[asked[number]] = record_of[text]
 
 
 class _Words:
@@ -129,13 +151,27 @@ class _Words:
             at = self._words.find(wanted, at + 1)
 
 
-def _joined(hits: Int64) -> tuple[Int64, Int64]:
-    """Hits by word, joined if they share a word or follow each other: (start, end) of each run, and each hit's run."""
-    last_word = np.maximum.accumulate(hits[:, 0] + hits[:, 1])
-    is_first = np.append(True, hits[1:, 0] > last_word[:-1])
+def _numbered(first: Int64, second: Int64) -> Int64:
+    """The number from 0 of each row's pair of values, which ascends where either changes."""
+    return np.cumsum(np.append(False, (first[1:] != first[:-1]) | (second[1:] != second[:-1])))
+
+
+def _joined(groups: Int64, hits: Int64) -> tuple[Int64, Int64]:
+    """Hits by group and word, joined if they share a word or follow each other in a group, whose numbers ascend.
+
+    Returns (start, end) of each run, int64 [runs, 2], and each hit's run, int64 [hits].
+    """
+    first_word = (groups << 40) + hits[:, 0]  # No text has 2 ** 40 words.
+    last_word = np.maximum.accumulate(first_word + hits[:, 1])
+    is_first = np.append(True, first_word[1:] > last_word[:-1])
     begins = np.flatnonzero(is_first)
-    ends = np.maximum.reduceat(hits[:, 3], begins)
-    return np.stack([hits[begins, 2], ends], axis=1), np.cumsum(is_first) - 1
+    return np.stack([hits[begins, 2], np.maximum.reduceat(hits[:, 3], begins)], axis=1), np.cumsum(is_first) - 1
+
+
+def _is_in(place: Place, runs: Int64) -> bool:
+    """Whether a place is in one of these runs, of which none is in another."""
+    run = np.searchsorted(runs[:, 0], place[0], "right") - 1
+    return bool(run >= 0 and place[1] <= runs[run, 1])
 
 
 def in_reach(answers: Iterable[Place], question: Place, span: Place, reach: int) -> bool:

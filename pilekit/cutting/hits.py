@@ -18,7 +18,6 @@ from pilekit.cutting.answers import Answers
 from pilekit.cutting.ngrams import NGrams
 from pilekit.cutting.shards import CutScope, stored_rows
 from pilekit.cutting.words import Int64, characters_before
-from pilekit.documents import DocumentBatch
 from pilekit.shards.corpus_job import Share
 from pilekit.workers import Advance
 
@@ -61,24 +60,16 @@ def find_hits(
             columns = (batch.numbers[documents], subsets, word, start - origin, stop - origin, ngram, first)
             rows = np.stack(columns, axis=1)
             if answers is not None:
-                near = _answer_rows(batch, documents, rows, ngrams, answers, reach)
-                rows = np.concatenate([rows, np.fromiter(near, np.dtype((np.int64, FIRST + 1)))])
+                sizes = ngrams.words[ngram].astype(np.int64)
+                asked = np.stack([rows[:, WORD], sizes, rows[:, START], rows[:, END], ngram], axis=1)
+                near = [
+                    (batch.numbers[document], labels[batch.subsets[document]], record, *place, -1, 0)
+                    for document, record, *place in answers.near(batch.texts, documents, asked, reach)
+                ]
+                rows = np.concatenate([rows, np.array(near, np.int64).reshape(-1, FIRST + 1)])
                 rows = rows[np.argsort(rows[:, NUMBER], kind="stable")]
             file.write(rows.data)
     return {**counts, "labels": list(labels)}, [path]
-
-
-def _answer_rows(
-    batch: DocumentBatch, documents: Int64, rows: Int64, ngrams: NGrams, answers: Answers, reach: int
-) -> Iterator[tuple[int, ...]]:
-    """The rows of all answers near the hits of a batch, which are `rows`."""
-    sizes = ngrams.words[rows[:, NGRAM]].astype(np.int64)
-    hits = np.stack([rows[:, WORD], sizes, rows[:, START], rows[:, END], rows[:, NGRAM]], axis=1)
-    for of_document in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(documents)) + 1):
-        number, subset = rows[of_document[0], :WORD].tolist()
-        text = batch.texts[documents[of_document[0]]]
-        for record, start, end in answers.near(text, hits[of_document], reach):
-            yield number, subset, record, start, end, -1, 0
 
 
 def stored_hits(path: Path) -> Iterator[Int64]:

@@ -28,6 +28,8 @@ SHORTEST, SHORTEST_ITEM, LONGEST = 8, 5, 100
 """The fewest words of a text that is searched for, and of a question with an answer; the most of an n-gram."""
 _RING = 127
 """A mask: the last 128 words of a document are kept."""
+_LEAST_FILTER = 1 << 14
+"""The fewest words of a filter: 128 KiB, which the cache holds, reject words the better."""
 _BASE = np.uint64(0x9E6C63D0676A9A99)
 _POWERS: UInt64 = np.append(np.uint64(1), np.cumprod(np.full(LONGEST, _BASE)))
 
@@ -71,7 +73,7 @@ class NGrams(NamedTuple):
             raise PilekitError("the evaluations hold more than 4 GB of text; take some of them at a time")
         data, places = np.frombuffer(store, np.uint8), first[-1]
         keys, begin, length = np.empty(places, np.uint64), np.empty(places, np.uint32), np.empty(places, np.uint8)
-        filter = np.zeros(2 << (places // 8).bit_length(), np.uint64)
+        filter = np.zeros(max(_LEAST_FILTER, 2 << (places // 8).bit_length()), np.uint64)
         _hash_texts(data, np.array(ends), folds(), ngram, least, keys, begin, length, filter)
         numbers, chosen = np.empty(places, np.uint32), np.empty(places, np.int64)
         order = np.argsort(keys, kind="stable")
@@ -234,6 +236,8 @@ def _find(
                 if word < size:
                     continue
                 key = sum - sums[(word - size) & _RING] * _POWERS[size]
+                if filter[key & mask] & _bits(key) != _bits(key):
+                    continue
                 number = np.searchsorted(keys, key)
                 while number < len(keys) and keys[number] == key:
                     if words[number] == size:
