@@ -172,7 +172,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         unit, mixture = self._documents.default_unit(grid.lanes), None
         if isinstance(shares, Schedule):
             with of_setting("weights"):
-                mixture = new_mixture(self._documents, shares, grid.lanes, self._tokenizer, settings.append_eod)
+                mixture = new_mixture(self._documents, shares, grid.lanes, self._tokenizer, layout)
             self._fingerprint["weights"] = shares.to_json()
         self._iteration = Iteration(self._documents, make_builder, share, unit, passes, mixture)
 

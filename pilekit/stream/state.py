@@ -64,7 +64,7 @@ class StatePlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def numbers(self) -> int:
         """Of a lane's place."""
-        return 3 + (1 + 2 * len(self.units) if self.units else 0)
+        return 3 + (1 + 3 * len(self.units) if self.units else 0)
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -126,7 +126,7 @@ def read_state(state: object, *, of_worker: bool = False) -> StreamState:
         ):
             raise ValueError("its lanes and ranks do not fit its grid")
         places = opened.places()
-        numbers = 4 + len(opened.plan.units)  # the rest are float64
+        numbers = 4 + 2 * len(opened.plan.units)  # the rest are float64
         most = places[:, :numbers].max()
         if places.min() < 0 or most > _MOST_PLACE or opened.batch >= opened.grad_accum:
             raise ValueError("its places are impossible")

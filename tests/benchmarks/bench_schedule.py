@@ -5,8 +5,9 @@
 The schedule has one entry: the corpus's own shares. So both streams read the same text in the same proportions. The text
 is that of the shard's K largest subsets, repeated up to N megabytes of JSON lines, and stands in four forms: shards that
 mix all subsets in frames of 1 MiB and of 256 KiB, a shard for each subset in frames of 1 MiB, and a token file. Each
-contestant is a process on the same core with one tokenizer thread. Not timed: the start, and filling the lanes' first
-windows. Text counts when its tokens are in a batch, so windows that were filled before do not count as work twice.
+contestant is a process on the same core with one tokenizer thread. There are four lanes, so that their units are as long
+as in a large corpus, and so that a lane fills many windows in a short run. Not timed: the start, and filling the lanes'
+first windows. Text counts when its tokens are in a batch. A token file gives ten times as many.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from itertools import islice
 from pilekit import PileStream
 SOURCE, TOKENIZER, WEIGHTS, TOKENS = sys.argv[1:5]
 settings = {"weights": [(0, json.loads(WEIGHTS))]} if WEIGHTS else {}
-stream = PileStream(SOURCE, TOKENIZER, seq_len=2048, batch_size=32, **settings)
+stream = PileStream(SOURCE, TOKENIZER, seq_len=2048, batch_size=32, lanes=(2, 2), **settings)
 
 def given():
     return sum(tokens for documents, tokens in stream.state_dict()["counts"]["subsets"].values())
@@ -52,7 +53,7 @@ print(json.dumps({"amount": tokens, "seconds": seconds, "cpu_seconds": cpu_secon
 
 def main() -> None:
     """Make the corpora, let the contestants take turns, and print."""
-    parser = options(__doc__, megabytes=(300, "text"), subsets=(5, "subsets"), tokens=(60, "million tokens to give"))
+    parser = options(__doc__, megabytes=(300, "text"), subsets=(5, "subsets"), tokens=(12, "million tokens to give"))
     parser.add_argument("--shard", type=Path, required=True, help="a .jsonl.zst shard in the Pile's format")
     parser.add_argument("--tokenizer", type=Path, required=True, help="a tokenizer.json")
     chosen = parser.parse_args()
@@ -86,7 +87,8 @@ def compare(folder: Path, chosen: argparse.Namespace) -> None:
     environment = {"RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
     def run(source: Path, shares: str) -> Any:
-        arguments = (source, chosen.tokenizer, shares, chosen.tokens * 10**6)
+        tokens = chosen.tokens * 10 ** (7 if source.name == "token file" else 6)
+        arguments = (source, chosen.tokenizer, shares, tokens)
         return run_peer(Path(sys.executable), STREAM, *arguments, environment=environment, cores=core)
 
     tables, figures = [], {}

@@ -227,13 +227,9 @@ def pieces_of(document: Document, seq_len: int) -> list[Piece]:
     return pieces
 
 
-def best_fit(window: Sequence[Document], seq_len: int) -> list[list[Piece]]:
+def best_fit(window: Sequence[Sequence[Piece]], seq_len: int) -> list[list[Piece]]:
     """Best-fit-decreasing: each piece goes to the row that it fills most; of equal rows, to the row opened first."""
-    pieces = [
-        (-piece.length, index, piece.begin, piece)
-        for index, document in enumerate(window)
-        for piece in pieces_of(document, seq_len)
-    ]
+    pieces = [(-piece.length, index, piece.begin, piece) for index, document in enumerate(window) for piece in document]
     rows: list[list[Piece]] = []
     for _, _, _, piece in sorted(pieces, key=lambda entry: entry[:3]):
         free = [seq_len - sum(one.length for one in row) for row in rows]
@@ -252,17 +248,17 @@ def lane_rows(documents: Iterator[Document], plan: Plan) -> Iterator[list[Piece]
         return
     turn = 0
     for window in windows(documents, plan):
-        rows = window_rows(window, plan, turn)
+        rows = window_rows([pieces_of(document, plan.seq_len) for document in window], plan, turn)
         turn += len(rows)
         yield from rows
 
 
-def window_rows(window: Sequence[Document], plan: Plan, turn: int) -> list[list[Piece]]:
-    """The rows of a window, the first of which has this turn."""
+def window_rows(window: Sequence[Sequence[Piece]], plan: Plan, turn: int) -> list[list[Piece]]:
+    """The rows of a window, the first of which has this turn. The window is the pieces of each document."""
     if plan.packing == "best_fit":
         return sorted(best_fit(window, plan.seq_len), key=lambda row: row_key(plan, row))
     each = plan.global_batch_size // plan.rows
-    rows = [[piece] for document in window if len(document.tokens) > 1 for piece in pieces_of(document, plan.seq_len)]
+    rows = [[piece] for document in window for piece in document if len(piece.document.tokens) > 1]
     rows.sort(key=lambda row: (row[0].length, row_key(plan, row)))
     turns = sorted(range(turn, turn + len(rows)), key=lambda at: (int(mix(plan.seed, TURNS, at // each)), at))
     return [row for _, row in sorted(zip(turns, rows, strict=True), key=lambda pair: pair[0])]

@@ -1,7 +1,7 @@
 """A plain reference of weights by step, written from the docstrings of draws.py, drawn_windows.py, subset_lanes.py.
 
-It counts with fractions, one document at a time, and takes a document's subset from the totals since the last change of
-the shares. Only `mix` and `permutation` are pilekit's.
+It counts with fractions, one part of a document at a time, and takes a part's subset from the totals since the last
+change of the shares. Only `mix` and `permutation` are pilekit's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from tests.stream.reference import (
     Piece,
     Plan,
     Row,
-    concat,
     selected,
     steps_of_lanes,
     window_rows,
@@ -95,7 +94,8 @@ def subset_documents(
     unit = max(1, min(256, len(own) // (16 * plan.lanes), int(6 * 2**20 / subsets / max(1.0, 4 * mean))))
     units = [own[begin : begin + unit] for begin in range(0, len(own), unit)]
     spread = (int(permutation(plan.lanes, seed, WAITS)[lane]) + 0.5) / plan.lanes
-    wait = Fraction(spread * (sum(length * length for length in lengths) / sum(lengths)))
+    in_rows = [min(plan.seq_len, length - at) for length in lengths for at in range(0, length, plan.seq_len)]
+    wait = Fraction(spread * (sum(length * length for length in in_rows) / sum(lengths)))
 
     def documents() -> Iterator[Line]:
         position = lane
@@ -117,6 +117,7 @@ def lane_rows(lines: Sequence[Line], plan: Plan, mixing: Mixing, encode: Encoder
     for name in mixing.names:
         sequences[name], waits[name] = subset_documents(lines, name, plan, encode, lane, mixing.counted_with(name))
     order = 0
+    rest: dict[str, tuple[Line, int]] = {}  # the document that a subset is in, and its tokens that were drawn
     given: dict[str, int] = dict.fromkeys(mixing.names, 0)  # tokens since the shares changed
     shares: dict[str, Fraction] = {}
 
@@ -133,7 +134,8 @@ def lane_rows(lines: Sequence[Line], plan: Plan, mixing: Mixing, encode: Encoder
         given.update(dict.fromkeys(given, 0))
         shares = {}
 
-    def draw(entries: Entries, tokens: int) -> Document:
+    def draw(entries: Entries, tokens: int, room: int) -> tuple[Piece, bool]:
+        """(the next part, of `room` tokens at most, whether its document ends)"""
         nonlocal order, shares
         now = mixing.shares(entries, step_of(tokens))
         if now != shares:
@@ -141,42 +143,45 @@ def lane_rows(lines: Sequence[Line], plan: Plan, mixing: Mixing, encode: Encoder
             shares = now
         turns = [((waits[name] + given[name]) / share, name) for name, share in shares.items() if share]
         name = min(turns)[1]
-        line = next(sequences[name])
+        line, begin = rest.pop(name, None) or (next(sequences[name]), 0)
         document = Document(lane, 0, order, line, encode(line.text))
-        given[name] += len(document.tokens)
+        length = min(room, len(document.tokens) - begin)
+        if begin + length < len(document.tokens):
+            rest[name] = line, begin + length
+        given[name] += length
         order += 1
-        return document
-
-    def running() -> Iterator[Document]:
-        tokens = 0
-        while True:
-            document = draw(mixing.entries, tokens)
-            yield document
-            tokens += len(document.tokens)
+        return Piece(document, begin, length), name not in rest
 
     if plan.packing == "concat":
-        yield from concat(running(), plan.seq_len)
-        return
+        filled = 0
+        while True:
+            row: list[Piece] = []
+            while room := plan.seq_len - sum(piece.length for piece in row):
+                piece, _ = draw(mixing.entries, filled, room)
+                row.append(piece)
+                filled += piece.length
+            yield row
     turn = 0
     while True:
         begin = step_of(turn * plan.seq_len)
         entries = mixing.of_window(begin)
         border = mixing.border(entries, begin)
         first = next(row for row in range(turn, 1 << 60) if border is None or step_of(row * plan.seq_len) >= border)
-        room = None if border is None else first - turn
-        window: list[Document] = []
-        filled = 0  # tokens of rows, as if they were full
-        while len(window) < plan.window and sum(len(one.tokens) for one in window) < plan.most_tokens:
-            if room is not None and filled >= room * plan.seq_len:
+        limit = None if border is None else first - turn
+        window: list[Piece] = []
+        filled = ended = 0  # tokens of rows, as if they were full; and documents that end
+        while ended < plan.window and sum(piece.length for piece in window) < plan.most_tokens:
+            if limit is not None and filled >= limit * plan.seq_len:
                 break
-            document = draw(entries, turn * plan.seq_len + filled)
-            window.append(document)
-            length = len(document.tokens)
+            piece, ends = draw(entries, turn * plan.seq_len + filled, plan.seq_len)
+            window.append(piece)
+            ended += ends
             if plan.packing == "none":
-                length = 0 if length < 2 else -(-length // plan.seq_len) * plan.seq_len
-            filled += length
+                filled += plan.seq_len if len(piece.document.tokens) > 1 else 0
+            else:
+                filled += piece.length
         settle()
-        rows = window_rows(window, plan, turn)
+        rows = window_rows([[piece] for piece in window], plan, turn)
         yield from rows
         turn += len(rows)
 

@@ -2,42 +2,62 @@
 
 Every subset has an endless sequence of its documents, in units, shuffled again in each epoch (subset_lanes.py).
 Lane l of L takes the units at the positions l, l + L, l + 2L, ... of each of these sequences. So a lane holds its own
-endless sequence of every subset, and needs no other lane to know which document comes next. From these it makes one
-sequence: `Draws` names the subset, and the lane takes that subset's next document.
+endless sequence of every subset, and needs no other lane to know what comes next. From these it makes one sequence:
+`Draws` names the subset, and the lane takes the next part of that subset's next document, up to the end of a row. A
+document that is longer than a row is cut there by every packing. Here its parts need not follow one another: other
+subsets have their turns between them. So a book delays no other subset, and shares hold within a row of each subset in
+each lane.
 
 Why no document is lost or seen again early, whatever changes when: what a schedule decides is only from which of its
-sequences a lane takes next. Each of them is read in its own order, a document at a time, and nothing else moves its
-place. Each unit of an epoch stands at one position, and each position belongs to one lane. So in each epoch of a subset
-every document stands exactly once, and a lane finishes its share of an epoch before it begins the next.
+sequences a lane takes next. Each of them is read in its own order, part after part, and nothing else moves its place.
+Each unit of an epoch stands at one position, and each position belongs to one lane. So in each epoch of a subset every
+document stands exactly once, and a lane finishes its share of an epoch before it begins the next.
 
-Why the number of ranks and workers changes nothing: a document's subset depends on the lane's own documents so far, on
-their tokens, and on the step. The step follows from the lane's rows: a lane gives q rows to every M-th step, so row r
-belongs to step (r div q) * M + column. A document belongs to the row that its first token would be in if the rows were
-full. With "concat" they are. With "best_fit" rows of a window are shuffled, so a window mixes the steps that it serves.
-It closes where the schedule has a border, so that the rows before a border hold documents of before, but for the one
-document, or a rest of few, that does not fit.
+Why the number of ranks and workers changes nothing: a part's subset depends on the lane's own parts so far, on their
+tokens, and on the step. The step follows from the lane's rows: a lane gives q rows to every M-th step, so row r belongs
+to step (r div q) * M + column. A part belongs to the row that its first token would be in if the rows were full. With
+"concat" they are. With "best_fit" rows of a window are shuffled, so a window mixes the steps that it serves. It closes
+where the schedule has a border, so that the rows before a border hold parts of before, but for the last part, or a rest
+of few, that does not fit.
 
-A place is the number of documents drawn, and `Place.drawn`: the basis of the turns, then for each subset the place in
-its sequence, then for each subset its turn or wait, as the bits of a float64 number. With "best_fit" and "none" it is
-the place of a window's beginning, where turns are settled to waits. With "concat" it is the place of the document that
-the row ends in, before it is drawn: it is drawn again. Nothing that was read and not yet drawn is part of a place. It
-is read again.
+A place is the number of parts drawn, and `Place.drawn`: the basis of the turns, then for each subset the place in its
+sequence, then for each subset the tokens of its next document that were drawn, then for each subset its turn or wait,
+as the bits of a float64 number. With "best_fit" and "none" it is the place of a window's beginning, where turns are
+settled to waits. With "concat" it is the place after a row. Nothing that was read and not yet drawn is part of a place.
+It is read again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from pilekit.corpus.shuffle import Int64
+from pilekit.errors import PilekitError, counted
 from pilekit.stream.order.draws import Draws
 from pilekit.stream.order.schedule import Revision, Schedule, in_force
+from pilekit.stream.pack.draw_kernel import (
+    BEGIN,
+    DOCUMENT,
+    FILLED,
+    FULL,
+    GOES_ON,
+    LENGTH,
+    MORE_ROOM,
+    NEXT_SHARES,
+    PARTS,
+    ROWS,
+    SUBSET,
+    draw,
+)
 from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments
 from pilekit.stream.read.lane_documents import ORDER, POSITION
 
 _NEVER = 1 << 62
+_MOST_PARTS = 1 << 18
+"""A row that is not full after so many parts of documents, beyond those of a window, has nothing but empty texts."""
 
 
 @dataclass(frozen=True)
@@ -63,30 +83,21 @@ class LaneSteps:
 
 @dataclass
 class _Subset:
-    """A subset's sequence in a lane, and what was read of it ahead.
+    """A subset's sequence in a lane.
 
-    open    gives the sequence's tokenized documents from a place on
-    unit    documents in a unit: a place is (position, document), written as one number
-    place   after the last document drawn
+    open   gives the sequence's tokenized documents from a place on
+    unit   documents in a unit: a place is (position, document), written as one number
     """
 
     open: Callable[[int, int], Iterator[TokenizedDocuments]]
     unit: int
-    place: int
-    parts: Iterator[TokenizedDocuments] | None = None
-    part: TokenizedDocuments | None = None
-    at: int = 0
-    lengths: list[int] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
+    documents: Iterator[TokenizedDocuments] | None = None
 
-    def read(self, layout: Layout) -> TokenizedDocuments:
-        """Read the next documents, at least one."""
-        if self.parts is None:
-            self.parts = self.open(*place_in(self.place, self.unit))
-        self.part = part = next(part for part in self.parts if len(part))
-        self.at, self.lengths = 0, layout.lengths(part).tolist()
-        self.places = place_code(part.table[:, POSITION], part.table[:, ORDER] + 1, self.unit).tolist()
-        return part
+    def read(self, place: int) -> TokenizedDocuments:
+        """The next documents, at least one and a unit at most. The sequence begins at `place`, if this is its first."""
+        if self.documents is None:
+            self.documents = self.open(*place_in(place, self.unit))
+        return next(part for part in self.documents if len(part))
 
 
 def place_code(position: Int64, document: Int64, unit: int) -> Int64:
@@ -100,13 +111,12 @@ def place_in(code: int, unit: int) -> tuple[int, int]:
 
 
 class DrawnDocuments:
-    """The documents of one lane from `place` on; `windows` gives them.
+    """The documents of one lane from `place` on, in windows.
 
     opens      by subset: gives its tokenized documents in the lane from (position, document) on
     units      by subset: documents in a unit
     names      of the subsets
     revisions  of the schedule
-    turns      the rows that the lane has given before `place`, and per visit
     """
 
     def __init__(
@@ -120,73 +130,80 @@ class DrawnDocuments:
         layout: Layout,
     ) -> None:
         self._names, self._revisions, self._steps, self._layout = tuple(names), revisions, steps, layout
-        basis, places, bits = place.drawn[0], place.drawn[1 : 1 + len(names)], place.drawn[1 + len(names) :]
-        self._subsets = [_Subset(*of) for of in zip(opens, units, places, strict=True)]
-        values = np.array(bits, np.int64).view(np.float64).tolist()
+        self._subsets = [_Subset(*of) for of in zip(opens, units, strict=True)]
+        subsets, drawn = len(names), np.array(place.drawn, np.int64)
+        basis, values = int(drawn[0]), drawn[1 + 2 * subsets :].view(np.float64).tolist()
         shares = self._shares(revisions[-1].schedule, basis - 1) if basis else ()
-        self._draws, self._count = Draws(basis, values, shares), place.document
+        self._draws, self._place, self._count = Draws(basis, values, shares), place, place.document
+        # What was read of each subset, as `draw` takes it.
+        self._read: list[TokenizedDocuments | None] = [None] * subsets
+        self._at, self._ends, self._used = (np.zeros(subsets, np.int64) for _ in range(3))
+        self._lengths = np.zeros((subsets, max(units)), np.int64)
+        self._codes = np.zeros((subsets, max(units) + 1), np.int64)
+        self._codes[:, 0], self._used[:] = drawn[1 : 1 + subsets], drawn[1 + subsets : 1 + 2 * subsets]
 
     def _shares(self, schedule: Schedule, step: int) -> tuple[float, ...]:
         shares: Mapping[str, float] = schedule.at(step)
         return tuple(shares.get(name, 0.0) for name in self._names)
 
-    @property
-    def place(self) -> Place:
-        """The place after the documents given so far, with settled turns."""
-        self._draws.settle()
-        values = np.array(self._draws.record()).view(np.int64).tolist()
-        return Place(0, self._count, 0, (0, *(subset.place for subset in self._subsets), *values))
+    def window(self, before: int) -> tuple[TokenizedDocuments, Int64]:
+        """The parts of the next window, after so many rows of the lane, and the lane's places, as `Place.numbers`.
 
-    def windows(self, rows_before: Callable[[], int], first: int = 0) -> Iterator[list[TokenizedDocuments]]:
-        """The documents of one window after another, each as a list of one part, which the caller may empty.
-
-        rows_before   the rows that the lane gives before the window
-        first         with "concat": tokens of the first document that are in rows before
+        Places are int64 [n, numbers]: with "concat" after each of the window's rows, else the one after the window.
         """
-        runs_on, seq_len = self._layout.packing == "concat", self._layout.seq_len
-        filled = rows_before() * seq_len - first
+        layout, schedule, limit = self._layout, self._revisions[-1].schedule, _NEVER
+        if layout.packing != "concat":
+            schedule = in_force(self._revisions, begin := self._steps.of_row(before))
+            border = schedule.border_after(begin)
+            limit = _NEVER if border is None else min(_NEVER, self._steps.first_row(border) * layout.seq_len)
+        drawn = _Drawn(len(self._names), layout)
+        drawn.has[FILLED] = before * layout.seq_len
+        self._draw(drawn, schedule, limit)
+        documents = drawn.joined(self._count)
+        if layout.packing == "concat":
+            places = np.concatenate(drawn.places)
+            places[:, 1] += self._count
+        else:
+            self._draws.settle()
+            codes = self._codes[np.arange(len(self._at)), self._at]
+            bits = self._draws.values.view(np.int64)
+            places = np.concatenate([[0, self._count + len(documents), 0, 0], codes, self._used, bits])[None]
+        self._count += len(documents)
+        return documents, places
+
+    def _draw(self, drawn: _Drawn, schedule: Schedule, limit: int) -> None:
+        """Draw a window's parts, up to token `limit` of the lane."""
+        layout, draws, until = self._layout, self._draws, -1
+        separate, concat = layout.packing == "none", layout.packing == "concat"
         while True:
-            if not runs_on:
-                filled = rows_before() * seq_len
-            schedule = self._revisions[-1].schedule
-            limit = _NEVER
-            if not runs_on:
-                schedule = in_force(self._revisions, begin := self._steps.of_row(filled // seq_len))
-                border = schedule.border_after(begin)
-                limit = _NEVER if border is None else self._steps.first_row(border) * seq_len
-            window = _Drawn()
-            filled = self._draw(window, schedule, filled, limit, runs_on)
-            joined = [window.joined(self._count, self._layout)]
-            self._count += len(window.picked)
-            yield joined
-
-    def _draw(self, window: _Drawn, schedule: Schedule, filled: int, limit: int, runs_on: bool) -> int:
-        """Draw a window's documents, for rows from token `filled` of the lane on, up to token `limit`.
-
-        Returns the token after them.
-        """
-        layout, draws, subsets = self._layout, self._draws, self._subsets
-        separate, total, until = layout.packing == "none", 0, -1
-        while len(window.picked) < layout.window and total < layout.most_tokens and filled < limit:
-            if filled >= until:
-                step = self._steps.of_row(row := filled // layout.seq_len)
+            stopped = draw(
+                *(drawn.has, self._at, self._ends, self._used, draws.turns, draws.rates, self._lengths, self._codes),
+                *(drawn.parts, drawn.row_places, drawn.row_turns),
+                *(layout.seq_len, layout.window, layout.most_tokens, limit, until, concat, separate),
+            )
+            drawn.note(self._read, draws)
+            if stopped == FULL:
+                return
+            if stopped == NEXT_SHARES:
+                step = self._steps.of_row(row := int(drawn.has[FILLED]) // layout.seq_len)
                 draws.use(step, self._shares(schedule, step))
-                until = self._until(schedule, step, row) * layout.seq_len
-                turns, rates = draws.turns, draws.rates
-            number = turns.index(min(turns))  # as `Draws.next`, without a call for each document
-            subset = subsets[number]
-            if subset.part is None or subset.at == len(subset.lengths):
-                subset.read(layout)
-            if runs_on:
-                window.places.append((draws.basis, *(other.place for other in subsets)))
-                window.values.append(draws.record())
-            place, length = subset.at, subset.lengths[subset.at]
-            window.pick(subset.part, place)
-            subset.at, subset.place = place + 1, subset.places[place]
-            turns[number] += length * rates[number]  # as `Draws.took`
-            total += length
-            filled += length if not separate else -(-length // layout.seq_len) * layout.seq_len * (length > 1)
-        return filled
+                until = min(_NEVER, self._until(schedule, step, row) * layout.seq_len)
+            elif stopped == MORE_ROOM:
+                drawn.make_room()
+            else:
+                self._read_more(stopped)
+
+    def _read_more(self, subset: int) -> None:
+        place = int(self._codes[subset, self._at[subset]])
+        part = self._subsets[subset].read(place)
+        lengths = self._layout.lengths(part)
+        if self._used[subset] and self._used[subset] >= lengths[0]:
+            raise self._place.changed()
+        self._read[subset], self._at[subset], self._ends[subset] = part, 0, len(part)
+        self._lengths[subset, : len(part)] = lengths
+        self._codes[subset, 0] = place
+        after = place_code(part.table[:, POSITION], part.table[:, ORDER] + 1, self._subsets[subset].unit)
+        self._codes[subset, 1 : len(part) + 1] = after
 
     def _until(self, schedule: Schedule, step: int, row: int) -> int:
         """The row from which on the shares may be others than at this row's step."""
@@ -197,44 +214,70 @@ class DrawnDocuments:
 
 
 class _Drawn:
-    """The documents of a window, in the order in which they were drawn.
+    """The parts of a window, in the order in which they were drawn. The arrays are as in `draw`.
 
-    parts           what they were picked from
-    picked          their places in `parts` together
-    places, values  with "concat", for each document what a place before it needs
+    places  with "concat": the place after each row, in arrays int64 [rows, 4 + 3 subsets]
     """
 
-    def __init__(self) -> None:
-        self.parts: list[TokenizedDocuments] = []
-        self.picked: list[int] = []
-        self.places: list[tuple[int, ...]] = []
-        self.values: list[list[float]] = []
-        self._first: dict[int, int] = {}
-        self._documents = 0
+    def __init__(self, subsets: int, layout: Layout) -> None:
+        rows = layout.most_tokens // layout.seq_len + 2
+        self._layout, self._usual = layout, layout.window + rows
+        self.has, self.parts = np.zeros(5, np.int64), np.empty((self._usual, 5), np.int64)
+        kept_rows = rows if layout.packing == "concat" else 0
+        self.row_places = np.zeros((kept_rows, 1 + 2 * subsets), np.int64)
+        self.row_turns = np.empty((kept_rows, subsets))
+        self.places: list[Int64] = []
+        self._sources: list[TokenizedDocuments] = []
+        self._source_of: dict[int, int] = {}
+        self._source = np.empty(self._usual, np.int64)
+        self._noted_parts = self._noted_rows = 0
 
-    def pick(self, part: TokenizedDocuments | None, place: int) -> None:
-        """Add the document at `place` of `part`."""
-        assert part is not None
-        first = self._first.get(id(part))
-        if first is None:
-            first = self._first[id(part)] = self._documents
-            self._documents += len(part)
-            self.parts.append(part)
-        self.picked.append(first + place)
+    def note(self, read: Sequence[TokenizedDocuments | None], draws: Draws) -> None:
+        """Note what the parts that were just drawn were read from, and under which shares the rows were filled."""
+        begin, end = self._noted_parts, int(self.has[PARTS])
+        if begin < end:
+            numbers = np.zeros(len(read), np.int64)
+            for subset in np.unique(self.parts[begin:end, SUBSET]).tolist():
+                source = read[subset]
+                assert source is not None
+                if id(source) not in self._source_of:
+                    self._source_of[id(source)] = len(self._sources)
+                    self._sources.append(source)
+                numbers[subset] = self._source_of[id(source)]
+            self._source[begin:end] = numbers[self.parts[begin:end, SUBSET]]
+            self._noted_parts = end
+        first, last = self._noted_rows, int(self.has[ROWS])
+        if first < last:
+            fixed = np.zeros((last - first, 4), np.int64)
+            fixed[:, 1], fixed[:, 3] = self.row_places[first:last, 0], draws.basis
+            bits = draws.record(self.row_turns[first:last]).view(np.int64)
+            self.places.append(np.hstack([fixed, self.row_places[first:last, 1:], bits]))
+            self._noted_rows = last
 
-    def joined(self, before: int, layout: Layout) -> TokenizedDocuments:
-        """The documents as one part; `before` documents of the lane were drawn before them."""
-        picked = np.array(self.picked, np.int64)
-        offsets = np.concatenate([part.offsets[:-1] for part in self.parts])
-        lengths = np.concatenate([np.diff(part.offsets) for part in self.parts])[picked]
-        ids = []
-        firsts = np.cumsum([0, *map(len, self.parts)])
-        owners = (np.searchsorted(firsts, picked, side="right") - 1).tolist()
-        for owner, begin, length in zip(owners, offsets[picked].tolist(), lengths.tolist(), strict=True):
-            ids.append(self.parts[owner].ids[begin : begin + length])
-        table = np.concatenate([part.table for part in self.parts])[picked]
-        table[:, POSITION], table[:, ORDER] = 0, np.arange(before, before + len(picked))
-        drawn = np.zeros((len(picked), 0), np.int64)
-        if self.places:
-            drawn = np.hstack([np.array(self.places, np.int64), np.array(self.values).view(np.int64)])
-        return TokenizedDocuments(np.concatenate(ids), np.append(0, np.cumsum(lengths)), table, drawn=drawn)
+    def make_room(self) -> None:
+        """Double the room for parts; PilekitError where the texts of a row must be empty."""
+        if len(self.parts) > self._usual + self._layout.seq_len + _MOST_PARTS:
+            raise PilekitError(
+                f"no row in {counted(len(self.parts), 'document')}: the texts are empty; give append_eod=True, another "
+                "packing or other documents"
+            )
+        self.parts = np.concatenate([self.parts, np.empty_like(self.parts)])
+        self._source = np.concatenate([self._source, np.empty_like(self._source)])
+
+    def joined(self, before: int) -> TokenizedDocuments:
+        """The parts as documents; `before` parts of the lane were drawn before them."""
+        count = int(self.has[PARTS])
+        parts, owner = self.parts[:count], self._source[:count]
+        # Where each part's document stands in its source, and in all sources together.
+        first_offset = np.cumsum([0, *(len(source.offsets) for source in self._sources)])[:-1]
+        first_row = np.cumsum([0, *map(len, self._sources)])[:-1]
+        offsets = np.concatenate([source.offsets for source in self._sources])
+        begins = offsets[first_offset[owner] + parts[:, DOCUMENT]] + parts[:, BEGIN]
+        has_eod = self._layout.append_eod * (1 - parts[:, GOES_ON])
+        lengths = parts[:, LENGTH] - has_eod
+        sources = [source.ids for source in self._sources]
+        spans = zip(owner.tolist(), begins.tolist(), (begins + lengths).tolist(), strict=True)
+        ids = np.concatenate([sources[number][begin:end] for number, begin, end in spans])
+        table = np.concatenate([source.table for source in self._sources])[first_row[owner] + parts[:, DOCUMENT]]
+        table[:, POSITION], table[:, ORDER] = 0, np.arange(before, before + count)
+        return TokenizedDocuments(ids, np.append(0, np.cumsum(lengths)), table, cut=parts[:, [BEGIN, GOES_ON]])

@@ -58,11 +58,11 @@ def pieces(lengths: Int64, seq_len: int) -> tuple[Int64, Int64, Int64]:
 
 
 def separate(lengths: Int64, seq_len: int) -> Rows:
-    """`packing="none"`: a row for each piece, so one document a row. A document of one token has no target, and no row.
+    """`packing="none"`: a row for each piece, so one document a row.
 
-    lengths  int64 [documents], EOD counted
+    lengths  int64 [documents], EOD counted; 0 for a document that gets no row
     """
-    document, begin, length = pieces(np.where(lengths > 1, lengths, 0), seq_len)
+    document, begin, length = pieces(lengths, seq_len)
     return Rows(document, begin, length, np.arange(len(document) + 1))
 
 

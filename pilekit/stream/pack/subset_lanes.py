@@ -51,7 +51,7 @@ class Mixture:
 
     revisions   of the schedule, the present one last
     units       documents in a unit, by exact name, sorted; all subsets that a revision names
-    waits       by name: the length of the document in which a token lies on average, in tokens
+    waits       by name: the length of the part of a document in which a token lies on average, in tokens
     """
 
     revisions: tuple[Revision, ...]
@@ -65,7 +65,7 @@ class Mixture:
 
 
 def new_mixture(
-    selected: StreamDocuments, schedule: Schedule, lanes: int, tokenizer: Tokenizer | None, append_eod: bool
+    selected: StreamDocuments, schedule: Schedule, lanes: int, tokenizer: Tokenizer | None, layout: Layout
 ) -> Mixture:
     """The mixture of a new run. PilekitError if a subset has no documents, and under the sequential plan."""
     if selected.count is None or tokenizer is None:
@@ -77,7 +77,13 @@ def new_mixture(
     selected.find_subsets(names)
     counts = {name: len(selected.of_subset(name)) for name in names}
     lengths = usual_lengths(
-        names, selected.corpus, selected.plan.indexes, selected.documents.lines, tokenizer, append_eod=append_eod
+        names,
+        selected.corpus,
+        selected.plan.indexes,
+        selected.documents.lines,
+        tokenizer,
+        append_eod=layout.append_eod,
+        seq_len=layout.seq_len,
     )
     units = {name: unit_of_subset(counts[name], lanes, len(names), lengths[name][0]) for name in names}
     return Mixture((Revision(None, schedule),), units, {name: wait for name, (_, wait) in lengths.items()})
@@ -129,15 +135,15 @@ class SubsetLanes:
             self._of_subset.append(RandomAccess(selected, sequence, name, documents, readers))
 
     def starts(self) -> Int64:
-        """The places at which all lanes begin, int64 [L, 3 + 1 + 2 subsets]."""
+        """The places at which all lanes begin, int64 [L, 3 + 1 + 3 subsets]."""
         lanes, names = self._grid.lanes, self.mixture.names
-        starts = np.zeros((lanes, 4 + 2 * len(names)), np.int64)
+        starts = np.zeros((lanes, 4 + 3 * len(names)), np.int64)
         nothing = np.zeros(lanes, np.int64)
         for column, name in enumerate(names):
             starts[:, 4 + column] = place_code(np.arange(lanes), nothing, self.mixture.units[name])
             rank = permutation(lanes, self._of_subset[column].sequence.seed, _WAITS)
             waits = (rank + 0.5) / lanes * self.mixture.waits.get(name, 0.0)
-            starts[:, 4 + len(names) + column] = waits.view(np.int64)
+            starts[:, 4 + 2 * len(names) + column] = waits.view(np.int64)
         return starts
 
     @contextmanager
@@ -163,6 +169,6 @@ def moved_columns(places: Int64, old: Sequence[str], starts: Int64, new: Sequenc
     for column, name in enumerate(new):
         if name in old:
             before = list(old).index(name)
-            moved[:, 4 + column] = places[:, 4 + before]
-            moved[:, 4 + len(new) + column] = places[:, 4 + len(old) + before]
+            for group in range(3):
+                moved[:, 4 + group * len(new) + column] = places[:, 4 + group * len(old) + before]
     return moved

@@ -51,6 +51,14 @@ class Place(NamedTuple):
         """The place as numbers in a row."""
         return (*self[:3], *self.drawn)
 
+    def changed(self) -> PilekitError:
+        """The error of a lane that finds other documents at this place than the run had."""
+        return PilekitError(
+            f"a lane cannot resume at position {self.position:,}, document {self.document:,}, "
+            f"{self.offset_in_window:,}: the documents there are not those of the state; restore the shards and "
+            "filters of that run, or start without the state"
+        )
+
 
 class Turns(NamedTuple):
     """The turns of a lane: row i of the lane, counted from the start of the run, has turn i.
@@ -81,8 +89,9 @@ class Layout:
     most_tokens: int = MOST_TOKENS
 
     def lengths(self, documents: TokenizedDocuments) -> Int64:
-        """Tokens of each document, its EOD counted, int64 [documents]."""
-        return documents.offsets[1:] - documents.offsets[:-1] + self.append_eod
+        """Tokens of each document or part, its EOD counted, int64 [documents]."""
+        lengths = documents.offsets[1:] - documents.offsets[:-1] + self.append_eod
+        return lengths - documents.cut[:, 1] if self.append_eod and len(documents.cut) else lengths
 
 
 @dataclass(frozen=True)
@@ -93,14 +102,15 @@ class TokenizedDocuments:
     offsets     int64 [documents + 1], from 0: document i is `ids[offsets[i]:offsets[i + 1]]`
     table       [documents]
     stored      the documents themselves, if the stream gives untokenized documents; otherwise empty
-    drawn       int64 [documents, n]: `Place.drawn` before each document, in a lane that needs it; otherwise n is 0
+    cut         of parts of documents: int64 [documents, 2], the tokens before each, and 1 if more follow it, else 0.
+                Of whole documents: [0, 2]
     """
 
     ids: npt.NDArray[np.uint32]
     offsets: Int64
     table: Table
     stored: Sequence[Document] = ()
-    drawn: Int64 = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    cut: Int64 = field(default_factory=lambda: np.zeros((0, 2), np.int64))
 
     def __len__(self) -> int:
         return len(self.table)
@@ -112,7 +122,7 @@ class TokenizedDocuments:
         ids = (
             self.ids[first:last] if first < last else np.zeros(0, np.uint32)
         )  # An empty view would keep all ids alive.
-        return TokenizedDocuments(ids, offsets, self.table[begin:end], self.stored[begin:end], self.drawn[begin:end])
+        return TokenizedDocuments(ids, offsets, self.table[begin:end], self.stored[begin:end], self.cut[begin:end])
 
 
 LENGTH, BEGIN, SOURCE, FROM_TEXT, DOCUMENT, ENDS_ROW = range(6, 12)
@@ -160,6 +170,8 @@ def window_of(documents: TokenizedDocuments, rows: Rows, row_keys: UInt64, after
     pieces[:, LENGTH], pieces[:, BEGIN], pieces[:, DOCUMENT] = rows.length, rows.begin, document
     pieces[:, SOURCE] = source = offsets[document] + rows.begin
     pieces[:, FROM_TEXT] = np.minimum(rows.length, offsets[document + 1] - source)
+    if len(documents.cut):
+        pieces[:, BEGIN] += documents.cut[document, 0]
     pieces[:, ENDS_ROW] = 0
     pieces[rows.start[1:] - 1, ENDS_ROW] = 1
     return Window(documents, pieces, rows.start.tolist(), row_keys, after)
@@ -227,9 +239,9 @@ def join_documents(parts: Sequence[TokenizedDocuments]) -> TokenizedDocuments:
         return parts[0]
     before = np.cumsum([0, *(len(part.ids) for part in parts)])
     offsets = [[0], *(part.offsets[1:] + first for part, first in zip(parts, before, strict=False))]
-    ids, table, drawn = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "table", "drawn"))
+    ids, table = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "table"))
     stored = [document for part in parts for document in part.stored]
-    return TokenizedDocuments(ids, np.concatenate(offsets), table, stored, drawn)
+    return TokenizedDocuments(ids, np.concatenate(offsets), table, stored)
 
 
 class _Documents(Protocol):
@@ -269,68 +281,87 @@ def parts_of_windows(parts: Iterable[D], sizes: Callable[[D], Int64], layout: La
 class Drawing(Protocol):
     """Documents that are drawn for a window when it begins, as `DrawnDocuments`."""
 
-    @property
-    def place(self) -> Place:
-        """After the last window's documents."""
+    def window(self, before: int) -> tuple[TokenizedDocuments, Int64]:
+        """The parts of the next window, after so many rows of the lane, and the lane's places, as `Place.numbers`.
 
-    def windows(self, rows_before: Callable[[], int], first: int = 0) -> Iterator[list[TokenizedDocuments]]:
-        """The documents of each window, after so many rows of the lane, and the first document's `first` tokens."""
+        Places are int64 [n, numbers]: with "concat" after each of the window's rows, else the one after the window.
+        """
 
 
 def windows(
     documents: Iterable[TokenizedDocuments] | Drawing, lane: int, place: Place, layout: Layout, turns: Turns
 ) -> Iterator[Window]:
     """The windows of a lane from `place` on, after `turns.before` rows of the lane; one may have no rows."""
-    begin, rows_given = place, place.offset_in_window
     if layout.packing == "concat":
-        if not isinstance(documents, Iterable):
-            documents = (part for parts in documents.windows(lambda: turns.before, rows_given) for part in parts)
-        yield from _running_windows(documents, lane, place, layout)
+        if isinstance(documents, Iterable):
+            yield from _running_windows(documents, lane, place, layout)
+        else:
+            yield from _drawn_rows(documents, lane, layout, turns.before)
         return
+    begin, rows_given = place.numbers(), place.offset_in_window
     before = turns.before - rows_given
     drawing = None if isinstance(documents, Iterable) else documents
     of_windows = (
-        parts_of_windows(documents, layout.lengths, layout)
-        if isinstance(documents, Iterable)
-        else documents.windows(lambda: before)
+        parts_of_windows(documents, layout.lengths, layout) if isinstance(documents, Iterable) else iter(list, None)
     )
     for parts in of_windows:
-        window_documents = join_documents(parts)
+        if drawing is None:
+            window_documents = join_documents(parts)
+            end = Place(int(window_documents.table[-1, POSITION]), int(window_documents.table[-1, ORDER]) + 1).numbers()
+        else:
+            window_documents, places = drawing.window(before)
+            end = tuple(places[-1].tolist())
         parts.clear()
-        lengths = layout.lengths(window_documents)
-        if layout.packing == "none" and (in_rows := lengths > 1).any():
-            # The first document that gets a row counts the bad lines before those of the window that get none.
-            window_documents.table[np.argmax(in_rows), SKIPPED] += window_documents.table[~in_rows, SKIPPED].sum()
-        rows = (best_fit if layout.packing == "best_fit" else separate)(lengths, layout.seq_len)
-        keys = _row_keys(window_documents, rows, lane, layout.seed)
-        # Best fit makes the fullest rows first, so rows are shuffled by their keys.
-        order = (
-            np.argsort(keys, kind="stable")
-            if layout.packing == "best_fit"
-            else _by_turn(rows, keys, before, layout, turns)
-        )
-        before += len(rows)
-        after = np.empty((len(rows), len(begin.numbers())), np.int64)
-        after[:] = begin.numbers()
-        after[:, 2] = np.arange(1, len(rows) + 1)
-        begin = Place(int(window_documents.table[-1, POSITION]), int(window_documents.table[-1, ORDER]) + 1)
-        begin = begin if drawing is None else drawing.place
-        after[-1:] = begin.numbers()
+        window = _packed(window_documents, lane, begin, end, layout, turns._replace(before=before))
+        begin, before = end, before + len(window)
         if rows_given:
-            if rows_given >= len(rows):
-                raise _changed(place)
-            order, after, rows_given = order[rows_given:], after[rows_given:], 0
-        yield window_of(window_documents, rows.take(order), keys[order], after)
+            if rows_given >= len(window):
+                raise place.changed()
+            window, rows_given = window.part(rows_given, len(window)), 0
+        yield window
 
 
-def _by_turn(rows: Rows, keys: UInt64, before: int, layout: Layout, turns: Turns) -> Int64:
+def _packed(
+    documents: TokenizedDocuments, lane: int, begin: tuple[int, ...], end: tuple[int, ...], layout: Layout, turns: Turns
+) -> Window:
+    """The window of these documents, for "best_fit" and "none", with the lane's places before and after them."""
+    lengths = layout.lengths(documents)
+    if layout.packing == "none":
+        # A document of one token has no target and no row; the rest of a longer one has a row.
+        in_rows = (lengths > 1) | (documents.cut[:, 0] > 0) if len(documents.cut) else lengths > 1
+        if in_rows.any():
+            # The first document that gets a row counts the bad lines before those of the window that get none.
+            documents.table[np.argmax(in_rows), SKIPPED] += documents.table[~in_rows, SKIPPED].sum()
+        rows = separate(np.where(in_rows, lengths, 0), layout.seq_len)
+    else:
+        rows = best_fit(lengths, layout.seq_len)
+    keys = _row_keys(documents, rows, lane, layout.seed)
+    # Best fit makes the fullest rows first, so rows are shuffled by their keys.
+    order = np.argsort(keys, kind="stable") if layout.packing == "best_fit" else _by_turn(rows, keys, layout, turns)
+    after = np.empty((len(rows), len(begin)), np.int64)
+    after[:] = begin
+    after[:, 2] = np.arange(1, len(rows) + 1)
+    after[-1:] = end
+    return window_of(documents, rows.take(order), keys[order], after)
+
+
+def _drawn_rows(drawing: Drawing, lane: int, layout: Layout, before: int) -> Iterator[Window]:
+    """The windows of a lane that draws with "concat": each ends with a row's end, so all rows are full."""
+    while True:
+        documents, after = drawing.window(before)
+        rows = concat(layout.lengths(documents), layout.seq_len)
+        yield window_of(documents, rows, _row_keys(documents, rows, lane, layout.seed), after)
+        before += len(rows)
+
+
+def _by_turn(rows: Rows, keys: UInt64, layout: Layout, turns: Turns) -> Int64:
     """The order of a window's rows for "none": rows by length are given to the window's turns by hash.
 
     The shortest row gets the turn with the lowest hash, the next longer row the next turn. Turns of one visit have one
     hash, so the rows of a visit have similar lengths. All lanes hash a turn alike, so the lanes that a step reads give
     rows of similar rank by length in their windows.
     """
-    turn = np.arange(before, before + len(rows))
+    turn = np.arange(turns.before, turns.before + len(rows))
     order = np.empty(len(rows), np.int64)
     # Left, the places of the turns by hash; right, the rows by length. Equal ones are ordered by turn and by key, so
     # that every process finds one order.
@@ -345,11 +376,8 @@ def _running_windows(
     begin = place.offset_in_window  # tokens of the first document that are in earlier rows
     resumed = begin > 0
     for part in documents:
-        # The place of a lane that draws may be after all tokens of a document that is drawn again.
-        if resumed and (
-            tuple(part.table[0, :2].tolist()) != place[:2] or layout.lengths(part)[0] < begin + (not place.drawn)
-        ):
-            raise _changed(place)
+        if resumed and (tuple(part.table[0, :2].tolist()) != place[:2] or layout.lengths(part)[0] <= begin):
+            raise place.changed()
         resumed = False
         whole = join_documents([*leftover, part])
         rows = concat(layout.lengths(whole), layout.seq_len, begin)
@@ -357,7 +385,7 @@ def _running_windows(
         document, begin = place_after(layout.lengths(whole), begin + len(rows) * layout.seq_len)
         leftover = [whole.part(document, len(whole))] if document < len(whole) else []
     if resumed:
-        raise _changed(place)
+        raise place.changed()
     if leftover:
         rows = concat(layout.lengths(leftover[0]), layout.seq_len, begin, last=True)
         yield _running_window(leftover[0], rows, lane, layout)
@@ -368,22 +396,14 @@ def _running_window(documents: TokenizedDocuments, rows: Rows, lane: int, layout
     document, used = rows.document[last], rows.begin[last] + rows.length[last]
     whole = used == layout.lengths(documents)[document]
     table = documents.table[document]
-    if documents.drawn.size:
-        after = np.column_stack((table[:, POSITION], table[:, ORDER], used, documents.drawn[document]))
-    else:
-        after = np.stack((table[:, POSITION], table[:, ORDER] + whole, np.where(whole, 0, used)), axis=1)
+    after = np.stack((table[:, POSITION], table[:, ORDER] + whole, np.where(whole, 0, used)), axis=1)
     return window_of(documents, rows, _row_keys(documents, rows, lane, layout.seed), after)
 
 
 def _row_keys(documents: TokenizedDocuments, rows: Rows, lane: int, seed: int) -> UInt64:
     piece = rows.start[:-1]
-    first = documents.table[rows.document[piece]]
-    return mix(mix(seed, lane, first[:, POSITION], first[:, ORDER]), rows.begin[piece])
-
-
-def _changed(place: Place) -> PilekitError:
-    return PilekitError(
-        f"a lane cannot resume at position {place.position:,}, document {place.document:,}, "
-        f"{place.offset_in_window:,}: the documents there are not those of the state; restore the shards and filters "
-        "of that run, or start without the state"
-    )
+    document, begin = rows.document[piece], rows.begin[piece]
+    if len(documents.cut):
+        begin = begin + documents.cut[document, 0]
+    first = documents.table[document]
+    return mix(mix(seed, lane, first[:, POSITION], first[:, ORDER]), begin)

@@ -176,8 +176,9 @@ def usual_lengths(
     tokenizer: Tokenizer,
     *,
     append_eod: bool,
+    seq_len: int,
 ) -> dict[str, tuple[float, float]]:
-    """Of each subset: the mean length of a document, and of the document in which a token lies, in tokens.
+    """Of each subset: the mean length of a document, and of the part of a row in which a token lies, in tokens.
 
     Both are those of the 128 documents that hashes draw. So token files have the lengths of their shards.
     """
@@ -186,7 +187,9 @@ def usual_lengths(
     for name in names:
         tokens = _tokens_of(corpus, indexes, drawn[name], tokenizer).astype(np.float64) + append_eod
         total = float(tokens.sum())
-        lengths[name] = (total / max(1, len(tokens)), float(np.square(tokens).sum()) / max(1.0, total))
+        whole_rows, rest = np.divmod(tokens, seq_len)
+        squares = float((whole_rows * seq_len**2 + np.square(rest)).sum())
+        lengths[name] = (total / max(1, len(tokens)), squares / max(1.0, total))
     return lengths
 
 

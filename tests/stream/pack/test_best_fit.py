@@ -42,7 +42,7 @@ def test_rows_are_those_of_the_reference(lengths: list[int], seq_len: int) -> No
     index = {(document.position, document.order): number for number, document in enumerate(documents)}
     assert layout(lengths, seq_len) == [
         [(index[piece.document.position, piece.document.order], piece.begin, piece.length) for piece in row]
-        for row in reference.best_fit(documents, seq_len)
+        for row in reference.best_fit([reference.pieces_of(document, seq_len) for document in documents], seq_len)
     ]
 
 
