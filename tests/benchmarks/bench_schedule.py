@@ -2,11 +2,11 @@
 
     python tests/benchmarks/bench_schedule.py --shard PATH --tokenizer F [--megabytes N] [--subsets K]
 
-The schedule has one entry: the corpus's own shares. So both streams read the same text in the same proportions. The text
-is that of the shard's K largest subsets, repeated up to N megabytes of JSON lines, and stands in four forms: shards that
+The schedule has one entry: the corpus's own shares. So both streams read the same text in the same proportions. It is
+that of the shard's K largest subsets, repeated up to N megabytes of JSON lines, and stands in four forms: shards that
 mix all subsets in frames of 1 MiB and of 256 KiB, a shard for each subset in frames of 1 MiB, and a token file. Each
-contestant is a process on the same core with one tokenizer thread. There are four lanes, so that their units are as long
-as in a large corpus, and so that a lane fills many windows in a short run. Not timed: the start, and filling the lanes'
+contestant is a process on the same core with one tokenizer thread. There are four lanes, so that units are as long as
+in a large corpus, and so that a lane fills many windows in a short run. Not timed: the start, and filling the lanes'
 first windows. Text counts when its tokens are in a batch. A token file gives ten times as many.
 """
 
@@ -77,7 +77,8 @@ def compare(folder: Path, chosen: argparse.Namespace) -> None:
     kept = [line for line, name in lines.items() if name in weights]
     copies = max(1, (chosen.megabytes << 20) // sum(map(len, kept)))
     for name in weights:
-        write(folder / "raw" / "by-subset" / f"{name}.jsonl.zst", [line for line in kept if lines[line] == name] * copies)
+        of_subset = [line for line in kept if lines[line] == name]
+        write(folder / "raw" / "by-subset" / f"{name}.jsonl.zst", of_subset * copies)
     write(folder / "raw" / "mixed" / "all.jsonl.zst", kept * copies)
     reframe_corpus(folder / "raw" / "mixed", folder / "mixed, 1 MiB")
     reframe_corpus(folder / "raw" / "mixed", folder / "mixed, 256 KiB", frame_bytes=256 << 10)
