@@ -128,12 +128,14 @@ class RunDocuments:
         data = msgspec.structs.replace(self.config.data, lanes=(grid.rows, grid.columns))
         config = msgspec.structs.replace(self.config, data=data, parallel=ParallelConfig())
         stream = open_stream(config, world_size=1)
-        begin = stream.state_dict()
+        begin = read_stream_state(stream.state_dict())
         try:
             stream.load_state_dict(state)
         except PilekitError as error:
             raise PilekitError(f"{self.run.path}: was trained on other data than there is now ({error})") from error
-        stream.load_state_dict(begin)
+        # A mixture that was changed on the way still fills the windows that lanes had open at the change.
+        changes = read_stream_state(state).changes
+        stream.load_state_dict(msgspec.structs.replace(begin, changes=changes).to_json())
         return stream
 
     def _replay(self, missing: Sequence[range]) -> Iterator[pa.Table]:

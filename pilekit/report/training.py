@@ -16,8 +16,10 @@ from pilekit.display.fitted_table import DASH
 from pilekit.errors import PilekitError
 from pilekit.report.figures import WIDTH, palette, small_multiples, svg_of
 from pilekit.stats.plot import INK, MOST_ROWS, OBSERVED, axes_of
+from pilekit.train.branches import began, branches_of
+from pilekit.train.config.file import load_config
 from pilekit.train.log.metrics import read_metrics, read_samples
-from pilekit.train.run_folder import STARTS, RunFolder
+from pilekit.train.run_folder import STARTS, RunFolder, run_of
 
 POINTS = 400
 """A curve has at most this many points; each is the mean of the steps around it."""
@@ -34,10 +36,15 @@ def training_content(folder: Path, sampled_steps: int) -> dict[str, Any]:
     sampled_steps   the samples of at most so many steps are shown: the first, the last, and evenly between them
     """
     run = RunFolder(folder)
+    if run.config_file.exists():  # which may name another folder of checkpoints
+        run = run_of(folder, load_config(run.config_file))
     file = run.metrics_file
     if not file.exists() or not (steps := read_metrics(file)):
         raise PilekitError(f"{folder}: no step is logged yet; `pilekit train` writes {file.name}")
-    restarts = read_header(folder).results.get(STARTS, [])[1:]  # a run of an earlier pilekit has no list of its starts
+    first, *restarts = read_header(folder).results.get(STARTS, [0])  # a run of an earlier pilekit has no list of them
+    origin = began(run)
+    branches = [] if origin is None else [("began from", origin, f"{first:,}")]
+    branches += [("was left by", branch.run, f"{branch.step:,}") for branch in branches_of(run)]
     x = np.array([step.step for step in steps], dtype=np.float64)
     mark = "o-" if len(x) < 5 else "-"  # One point has no line.
     figures = {}
@@ -90,6 +97,7 @@ def training_content(folder: Path, sampled_steps: int) -> dict[str, Any]:
         "speed": float(np.median([step.tokens_per_second for step in steps])),
         "memory": max(step.memory_bytes for step in steps),
         "restarts": len(restarts),
+        "branches": branches,
         "figures": figures,
         "curves": {BY_SUBSET: list(zip(curves, palette(len(curves)), strict=True))},
         "losses": losses,

@@ -210,6 +210,13 @@ def changed_fields(loaded: StreamState, fingerprint: Mapping[str, Any], strict: 
         changed = [field for field in changed if field != "weights"]
     changed.sort(key=lambda field: field != "weights")  # what else changes follows from them
     for field in changed:
+        if field == "weights":
+            has, lacks = ("its run", "this stream") if "weights" in earlier else ("this stream", "its run")
+            raise PilekitError(
+                f"the stream's state does not fit: {has} has weights by step and {lacks} has none, and only a run that "
+                "began with weights by step, be it one entry for step 0, continues with others; use the settings of "
+                "the run that wrote it, or start without the state"
+            )
         if strict or field not in MAY_CHANGE:
             raise _misfit(field, earlier.get(field), fingerprint.get(field))
     return {field: earlier.get(field) for field in changed}

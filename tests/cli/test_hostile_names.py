@@ -89,6 +89,7 @@ WORKS = [
     ["stream", *CORPUS, "--tokenizer", "model", "--seq-len", "32", "--explain"],
     ["train", "run.toml", "--dry-run"],
     ["train", "run.toml", "--out", "made/run"],
+    ["train", "run.toml", "--from", "made/run/checkpoints/step-1", "--set", "train.steps=2", "--out", "made/branch"],
     ["bpb", "model", *CORPUS, "--limit", "1", "--out", "made/bpb", "--plot", "made/bpb.png"],
     [
         *("memorised", "model", *CORPUS, "--prompt", "2", "--continuation", "2"),
@@ -131,6 +132,7 @@ INPUTS = (
 READ = (
     *(*INPUTS, "data/00.jsonl.zst", "made/unique", "made/known", "made/clear", "made/tokens/one"),
     "made/receipt.json",
+    "made/run/checkpoints/step-1",
 )
 FAILS = [
     ["demo", "--out", "data"],

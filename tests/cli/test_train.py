@@ -134,7 +134,7 @@ def test_a_wrong_config_is_one_line_before_any_rank_starts(
     monkeypatch.setattr("pilekit.train.launch.launch.launch", lambda *arguments: pytest.fail("it was launched"))
     for options, message in (
         (["--nproc-per-node", "3"], "train.global_batch_size = 4: 3 ranks cannot share it"),
-        (["--nproc-per-node", "2", "--resume", "nowhere"], 'checkpoint.resume = "nowhere": is not a checkpoint'),
+        (["--nproc-per-node", "2", "--from", "nowhere"], 'checkpoint.resume = "nowhere": is not a checkpoint'),
         (["--set", "data.path=nowhere"], "data.path: nowhere: no such file or folder"),
         (["--set", "data.tokenizer=nowhere"], "data.tokenizer: no tokenizer 'nowhere'"),
         (["--set", 'data.subsets=["ArXif"]'], "data.subsets: unknown subset .*ArXiv"),

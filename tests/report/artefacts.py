@@ -21,9 +21,11 @@ from pilekit.trace.count_phrases import count_phrases
 from pilekit.trace.trace_texts import trace_texts
 from pilekit.train.config.sections import DataConfig, ModelConfig, TrainConfig, TrainSection
 from pilekit.train.log.metrics import StepBitsPerByte, StepLog, StepMetrics, StepSample
-from pilekit.train.run_folder import open_run, take_config
+from pilekit.train.run_folder import open_run
+from pilekit.train.start import take_config
 from tests.pipeline.making import write_shard
 from tests.tiny.models import tiny_model_dir
+from tests.train.test_run_folder import checkpoint
 
 SUBSETS = [subset.name for subset in load_manifest("pile").subsets]
 HOSTILE = [
@@ -76,6 +78,19 @@ def run_folder(folder: Path, labels: list[str], steps: int = 60) -> Path:
                     for text in HOSTILE:
                         of = {"prompt": f"prompt {text}", "text": f"{text} at {step}", "model": "run"}
                         samples.write(StepSample(step=step, tokens=2, ended=False, **of))
+    return folder
+
+
+def branch_folder(folder: Path, origin: Path, labels: list[str]) -> Path:
+    """The folder of a run that branched from the run of the checkpoint `origin` after step 40, and has two steps."""
+    data = DataConfig(path="data", tokenizer="tokenizer")
+    config = TrainConfig(data=data, model=ModelConfig(preset="pythia-14m"), train=TrainSection(steps=60))
+    checkpoint(origin, config)
+    with open_run(folder, config) as run:
+        take_config(run, config, 40, origin)
+        with StepLog(run.metrics_file, StepMetrics, resume_step=40) as log:
+            for step in (41, 42):
+                log.write(_step(step, labels))
     return folder
 
 

@@ -29,7 +29,7 @@ from pilekit.report.training import thinned
 from pilekit.stats.summary import corpus_stats
 from tests.cli.running import run
 from tests.pipeline.making import write_shard
-from tests.report.artefacts import HOSTILE, SUBSETS, hostile_corpus, run_folder
+from tests.report.artefacts import HOSTILE, SUBSETS, branch_folder, hostile_corpus, run_folder
 from tests.tiny.models import tiny_tokenizer
 
 
@@ -141,6 +141,17 @@ def test_restarts_are_marked_and_two_reports_differ_in_their_time_alone(tmp_path
     assert pages[0] == pages[1]
     assert re.search(r"<dt>restarts</dt><dd><a [^>]*>2</a>", pages[0])
     assert "A dashed line is a restart." in pages[0]
+
+
+def test_a_branch_and_its_trunk_name_each_other(tmp_path: Path) -> None:
+    trunk = run_folder(tmp_path / "trunk", ["ArXiv"])
+    origin = tmp_path / "trunk/checkpoints/step-40"
+    branch = branch_folder(tmp_path / "branch", origin, ["ArXiv"])
+    for folder, named in ((trunk, ["was left by", str(branch)]), (branch, ["began from", str(origin)])):
+        write_report(folder, tmp_path / "report.html")
+        page = html.unescape(re.sub("<[^>]*>", "\n", (tmp_path / "report.html").read_text()))
+        table = page[page.index("Branches") :].split("\n")
+        assert [text for text in table if text in (*named, "40")][:3] == [*named, "40"]
 
 
 def test_empty_sections_are_absent_and_a_corpus_is_counted(tmp_path: Path) -> None:

@@ -199,8 +199,8 @@ def test_the_past_cannot_change(corpora: Corpora, settings: Settings) -> None:
     stream = PileStream(folder, **changes, weights=[*ENTRIES[:2], (9, ENTRIES[2][1])], ramp=3)
     stream.load_state_dict(json.loads(state))
     fixed = PileStream(folder, **changes, weights={"ArXiv": 1, "Github": 1})
-    refused("its weights is", fixed.load_state_dict, json.loads(state))
-    refused("its weights is null", stream.load_state_dict, fixed.state_dict())
+    refused("its run has weights by step and this stream has none", fixed.load_state_dict, json.loads(state))
+    refused("this stream has weights by step and its run has none", stream.load_state_dict, fixed.state_dict())
 
 
 def test_wrong_schedules_are_refused(corpora: Corpora, settings: Settings, tmp_path: Path) -> None:

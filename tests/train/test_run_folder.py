@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shutil
@@ -13,20 +14,22 @@ import pytest
 
 from pilekit.artifacts.header import read_header, write_header
 from pilekit.errors import PilekitError
+from pilekit.train.branches import Branch, began, branches_of, origin_of
 from pilekit.train.checkpoint.state_file import Progress, own_sums, write_state
 from pilekit.train.config import sections
 from pilekit.train.config.file import load_config, to_toml
 from pilekit.train.config.sections import TrainConfig
-from pilekit.train.run_folder import FIXED, RunFolder, check_resumable, check_start, open_run, run_of, take_config
-from tests.train.runs import small_config
+from pilekit.train.run_folder import RunFolder, open_run, run_of
+from pilekit.train.start import BRANCH_MAY, FIXED, check_resumable, check_start, take_config
+from tests.train.runs import small_config, warnings_of
 
 CONFIG = small_config({"data.path": "x.jsonl", "data.subsets": ["ArXiv", "Github"], "train.steps": 50})
 
 
-def replaced(field: str, value: Any) -> TrainConfig:
+def replaced(field: str, value: Any, config: TrainConfig = CONFIG) -> TrainConfig:
     section, _, key = field.partition(".")
-    part = msgspec.structs.replace(getattr(CONFIG, section), **{key: value})
-    return msgspec.structs.replace(CONFIG, **{section: part})
+    part = msgspec.structs.replace(getattr(config, section), **{key: value})
+    return msgspec.structs.replace(config, **{section: part})
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:
@@ -34,10 +37,10 @@ def contents(folder: Path) -> dict[str, bytes | None]:
     return {str(path): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
 
 
-def begun(path: Path, config: TrainConfig = CONFIG, *, step: int | None = 10) -> RunFolder:
-    """A run as an earlier process left it."""
+def begun(path: Path, config: TrainConfig = CONFIG, *, step: int | None = 10, origin: Path | None = None) -> RunFolder:
+    """A run as an earlier process left it; a branch from step 10 of another with the checkpoint `origin`."""
     with open_run(path, config) as run:
-        take_config(run, config, None)
+        take_config(run, config, None if origin is None else 10, origin)
         run.metrics_file.write_text("{}\n")
         if step is not None:
             checkpoint(run.checkpoints / f"step-{step}", config)
@@ -242,34 +245,119 @@ def test_a_run_does_not_lose_its_checkpoints_to_another_folder(tmp_path: Path) -
     refused(run, CONFIG, r"^checkpoint.dir = \(not given\): the run's checkpoints are in .*new; move")
 
 
-# A run that starts from another run's checkpoint
+# A branch, which begins from another run's checkpoint
 
 
-def test_a_new_run_starts_from_the_checkpoint_of_another_and_resumes_from_its_own(tmp_path: Path) -> None:
+def test_a_branch_begins_from_the_checkpoint_of_another_run_and_resumes_from_its_own(tmp_path: Path) -> None:
     first = begun(tmp_path / "first", replaced("train.clip_norm", math.inf)).checkpoints / "step-10"
     config = replaced("checkpoint.resume", str(first))
     run = run_of(tmp_path / "second", config)
     for _ in range(2):  # the second time after it was killed before it saved
         check_start(run, config)
-        begun(run.path, config, step=None)
+        begun(run.path, config, step=None, origin=first)
+    assert origin_of(run, CONFIG) == origin_of(run, config) == first
+    refused(run, replaced("checkpoint.resume", "never"), "holds a run already")
     checkpoint(run.checkpoints / "step-12", config)
-    check_start(run, config)
-    check_start(run, CONFIG)  # "auto"
-    message = r'^checkpoint.resume = ".*step-10["…]: .*third has checkpoints already, and did not start from that one'
-    refused(begun(tmp_path / "third"), config, message)
+    shutil.rmtree(tmp_path / "first")
+    for same in (config, CONFIG, config):  # CONFIG has "auto"
+        check_start(run, same)
+        assert origin_of(run, same) is None
+    checkpoint(first, CONFIG)
+    message = r'^checkpoint.resume = ".*step-10["…]: .*third holds a run already, which did not begin from that checkp'
+    for step in (10, None):
+        refused(begun(tmp_path / "third", step=step), config, message)
+        shutil.rmtree(tmp_path / "third")
+    shutil.rmtree(tmp_path / "first")
+    begun(tmp_path / "first")
+    refused(RunFolder(tmp_path / "first"), config, "the folder of that checkpoint's own run; name another with --out")
+    same_folder = load_config(config, {"checkpoint.dir": str(first.parent)})
+    refused(run_of(tmp_path / "new", same_folder), same_folder, "name another with checkpoint.dir, or set it to")
     other = load_config(config, {"model.preset": "pythia-70m"})
-    refused(run_of(tmp_path / "new", other), other, r'^model.preset = "pythia-70m": .* made with "pythia-14m", and ')
+    message = r'^model.preset = "pythia-70m": ".*step-10["…] was made with "pythia-14m", and no branch .* model.path'
+    refused(run_of(tmp_path / "new", other), other, message)
+
+
+def test_what_a_branch_may_change(tmp_path: Path) -> None:
+    """All that a resumed run may change, and the seed of the steps; and steps count from the trunk's beginning."""
+    first = begun(tmp_path / "first").checkpoints / "step-10"
+    assert sorted(BRANCH_MAY) == ["train.seed"]
+    branch = replaced("checkpoint.resume", str(first))
+    for field, value in OTHER.items():
+        if field == "train.steps":
+            continue
+        config = replaced(field, value, branch if field != "checkpoint.resume" else CONFIG)
+        run = run_of(tmp_path / "new", config)
+        if field in FIXED and field not in BRANCH_MAY:
+            refused(run, config, rf"^{field} = .* was made with .*, and no branch of it can have another value")
+        else:
+            check_start(run, config)
+    few = load_config(replaced("checkpoint.resume", str(first)), {"train.steps": 9})
+    refused(run_of(tmp_path / "new", few), few, "^train.steps: 9 steps in all, and .*step-10. has done 10; steps")
+    tokens = load_config(few, {"train.tokens": 2048 * 32 * 9})
+    refused(run_of(tmp_path / "new", tokens), tokens, "^train.tokens: 9 steps in all, and .* has done 10")
+    check_start(run_of(tmp_path / "new", few), load_config(few, {"train.steps": 10}))
+
+
+def test_both_runs_name_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    elsewhere = replaced("checkpoint.dir", str(tmp_path / "elsewhere"))
+    trunks = [begun(tmp_path / "first"), begun(tmp_path / "moved", elsewhere)]
+    (tmp_path / "first/checkpoints/latest").symlink_to("step-10")
+    for trunk, given in zip(trunks, ("first/checkpoints/latest", "elsewhere/step-10"), strict=True):
+        assert branches_of(trunk) == []
+        names = ["b", "a\nb", "\x1b[31m"]
+        for name in [*names, "b"]:
+            begun(Path("branches", trunk.path.name, name), step=None, origin=Path(given))
+        found = branches_of(trunk)
+        assert found == [Branch(10, f"{tmp_path}/branches/{trunk.path.name}/{name}") for name in sorted(names)]
+        for branch in found:
+            assert began(RunFolder(Path(branch.run))) == str(trunk.checkpoints / "step-10")
+        assert began(trunk) is None
+        (note, *_) = (trunk.checkpoints / "branches").iterdir()
+        whole = note.read_text()
+        for damage in (whole[:-20], whole.replace('"step": 10', '"step": "x"')):
+            assert damage != whole
+            note.write_text(damage)
+            with pytest.raises(PilekitError, match=re.escape(str(note))):
+                branches_of(trunk)
+    # A trunk that cannot be written is no reason not to branch.
+    shutil.rmtree(tmp_path / "first/checkpoints/branches")
+    (tmp_path / "first/checkpoints/branches").write_text("")
+    with warnings_of() as warned:
+        begun(tmp_path / "c", step=None, origin=tmp_path / "first/checkpoints/step-10")
+    assert any("does not name this branch" in record.getMessage() for record in warned)
+    assert began(RunFolder(tmp_path / "c")) == f"{tmp_path}/first/checkpoints/step-10"
+
+
+def test_a_branch_says_what_its_config_changes(tmp_path: Path) -> None:
+    first = begun(tmp_path / "first").checkpoints / "step-10"
+    config = load_config(replaced("checkpoint.resume", str(first)), {"optimizer.lr": 1e-5})
+    with warnings_of() as warned:
+        begun(tmp_path / "b", config, step=None, origin=first)
+    (line,) = (record.getMessage() for record in warned)
+    assert line == f"{tmp_path}/b: branches from {first} with optimizer.lr = 1e-05, which was 0.0003"
 
 
 def test_a_path_that_is_not_a_good_checkpoint_is_named(tmp_path: Path) -> None:
     first = begun(tmp_path / "first")
+    exported = tmp_path / "step-3"
+    exported.mkdir()
+    (exported / "config.json").write_text("{}")
+    other_format = checkpoint(tmp_path / "old/step-4", CONFIG) / "state.json"
+    other_format.write_text(json.dumps({"xxh3": "", "state": {"pilekit": "0.1"}}))
     for given, message in (
+        (exported, "is an exported model, without optimizer and place in the data; give the path of a step-N folder,"),
+        (first.checkpoints / "step-11", 'step-10", "auto" or'),
         (first.path, "give the path of a step-N folder there, such as step-10,"),
         (first.checkpoints, "give the path of a step-N folder there, such as step-10,"),
-        (tmp_path / "a\x1bb", 'give the path of a step-N folder, "auto" or "never"'),
+        (tmp_path / "b/a\x1bb", 'give the path of a step-N folder, "auto" or "never"'),
     ):
         config = replaced("checkpoint.resume", str(given))
         assert refused(run_of(tmp_path / "b", config), config, re.escape(message)).startswith('checkpoint.resume = "')
+    other = replaced("checkpoint.resume", str(other_format.parent))
+    refused(
+        run_of(tmp_path / "b", other), other, r"step-4/state.json: .*format 2.*; resume with the pilekit that wrote"
+    )
     state = first.checkpoints / "step-10" / "state.json"
     state.write_bytes(state.read_bytes().replace(b"pythia-14m", b"pythia-31m"))
     config = replaced("checkpoint.resume", str(state.parent))

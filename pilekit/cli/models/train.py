@@ -59,9 +59,15 @@ PADDING = 0.1
     help="Restarts from the newest checkpoint when a process has failed.  [default: 0]",
 )
 @click.option(
+    "--from",
+    "origin",
+    metavar="STEP_FOLDER",
+    help="Branch: begin a new run with the whole state of another run's checkpoint, such as runs/x/checkpoints/step-9.",
+)
+@click.option(
     "--resume",
-    metavar="auto|never|STEP_FOLDER",
-    help="auto resumes the run, never refuses a folder with a run, STEP_FOLDER is a checkpoint to begin from.",
+    metavar="auto|never",
+    help="auto resumes the run in the folder, never refuses a folder with a run.  [default: auto]",
 )
 @click.option(
     "--backend",
@@ -78,6 +84,7 @@ def command(
     out: str | None,
     nproc_per_node: int | None,
     max_restarts: int,
+    origin: str | None,
     resume: str | None,
     backend: str | None,
     merge: bool,
@@ -102,6 +109,7 @@ def command(
     Example:
       pilekit train run.toml --dry-run
       pilekit train run.toml --set train.steps=50 --out runs/short
+      pilekit train anneal.toml --from runs/run/checkpoints/step-9000 --out runs/anneal
       pilekit train run.toml --nproc-per-node 8 --set parallel.zero=3 --max-restarts 3
       torchrun --nnodes 4 --nproc-per-node 8 ... -m pilekit.train run.toml
 
@@ -109,6 +117,8 @@ def command(
     """
     if as_json and not estimate:
         raise click.UsageError("--json goes with --estimate.")
+    if origin is not None and resume is not None:
+        raise click.UsageError("--from begins a new run, --resume says what becomes of one; give one of them.")
     from pilekit.train.launch.environment import adopt_slurm
 
     adopt_slurm()
@@ -119,7 +129,7 @@ def command(
             "the command that starts the ranks."
         )
     for field, value in (
-        ("checkpoint.resume", resume),
+        ("checkpoint.resume", resume if origin is None else _as_toml(origin)),
         ("parallel.backend", backend),
         ("lora.merge", "true" if merge else None),
     ):
@@ -157,6 +167,14 @@ def command(
         raise SystemExit(code)
 
 
+def _as_toml(path: str) -> str:
+    """A path as text in TOML, so that no name is taken for something else."""
+    import tomli_w
+
+    path = os.path.join(".", path) if path in ("auto", "never") else path  # noqa: PTH118 (Path drops the dot)
+    return tomli_w.dumps({"path": path}).partition(" = ")[2].strip()
+
+
 def _read(
     config_file: str, changes: tuple[str, ...], out: str | None, world_size: int
 ) -> tuple[TrainConfig, RunFolder]:
@@ -164,7 +182,8 @@ def _read(
     from pilekit.train.config.backend_file import backend_settings
     from pilekit.train.config.check import check_model, check_world
     from pilekit.train.config.file import load_config
-    from pilekit.train.run_folder import check_start, run_of
+    from pilekit.train.run_folder import run_of
+    from pilekit.train.start import check_start
 
     check_model(config := load_config(config_file, changes))
     check_world(config, world_size)
@@ -266,6 +285,7 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
     with ended_by_sigterm():
         # Importing torch takes seconds, which a wrong config should not cost.
         with held_signals(), rank_waiting("loading torch"):
+            from pilekit.train.branches import origin_of
             from pilekit.train.launch.environment import describe_ranks
             from pilekit.train.trainer import Trainer
             from pilekit.workers.ranks import join
@@ -276,6 +296,8 @@ def _train(config: TrainConfig, run: RunFolder) -> None:
             trainer.fit()
             return
         click.echo(f"{describe_ranks(ranks)}\norder: {trainer.stream.order}", err=True)
+        if (origin := origin_of(run, config)) is not None:
+            say(f"branches from {origin}", err=True)
         click.echo(f"attention: {trainer.config.model.attention_implementation}", err=True)
         with live_line(config.steps) as show:
             finished = trainer.fit(show)
@@ -325,11 +347,11 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
     from rich.filesize import decimal
 
     from pilekit.train.backends import check_backend
-    from pilekit.train.checkpoint.step_folders import find_checkpoint
     from pilekit.train.data import open_stream, restart_sizes
     from pilekit.train.estimate import estimate, shortage
     from pilekit.train.evaluation import open_held_out
     from pilekit.train.log.logs import check_viewers
+    from pilekit.train.training_state import planned_start
 
     train, source = config.train, config.source
     check_viewers(config)
@@ -350,10 +372,10 @@ def _plan(config: TrainConfig, run: RunFolder, world_size: int) -> list[tuple[st
     batches = train.global_batch_size // world_size // train.micro_batch_size
     tokens = train.global_batch_size * config.data.seq_len
     start = "begins again" if run.is_begun else "new"
-    checkpoint, _ = find_checkpoint(run.checkpoints)
-    if checkpoint is not None:
-        newest = int(checkpoint.name.removeprefix("step-"))
-        start = f"resumes after step {newest:,}" if newest < config.steps else f"has done its {counted(newest, 'step')}"
+    if (begin := planned_start(run, config, stream)) is not None:
+        step, origin = begin
+        start = f"resumes after step {step:,}" if step < config.steps else f"has done its {counted(step, 'step')}"
+        start = start if origin is None else f"branches from {origin} after step {step:,}"
     return [
         ("run", f"{run.path} ({start})"),
         ("data", f"{counted(len(corpus.shards), 'shard')}{size} in {corpus.root}: {subsets}"),

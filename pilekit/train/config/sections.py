@@ -262,7 +262,7 @@ class CheckpointConfig(_Section, frozen=True, kw_only=True):
     """Continue training while a checkpoint is written."""
     resume: Text = "auto"
     """Where a run begins: "auto" resumes from the newest checkpoint of its folder; "never" refuses a folder with
-    a run; the path of a checkpoint (a `step-N` folder) starts a new run from it."""
+    a run; the path of another run's checkpoint (a `step-N` folder) begins a branch of that run."""
 
 
 class LogConfig(_Section, frozen=True, kw_only=True):
