@@ -22,6 +22,7 @@ from pilekit.exposure.seen_documents import SEEN_ROWS, SeenDocuments
 from pilekit.shards.corpus_job import CorpusJob
 from pilekit.shards.work import StepWork
 from pilekit.stream.read.token_files import TokenCorpus
+from pilekit.stream.settings import PLANTED
 from pilekit.train.config.check import manifest_of
 from pilekit.train.log.document_log import SCHEMA, in_order
 
@@ -80,16 +81,21 @@ def answer(question: Question, run: RunDocuments, work: StepWork) -> SeenDocumen
         if question.copies is not None:
             of_places += copies_of(places, question.copies).items()
         wanted, numbers = of_places, _numbers(of_places)
-    names = None if question.subset is None else subsets_or_all([question.subset], manifest_of(run.config.data))
+    names: Sequence[str] | None = [PLANTED]
+    if question.subset != PLANTED:
+        names = None if question.subset is None else subsets_or_all([question.subset], manifest_of(run.config.data))
     pieces = in_order(_chosen(table, numbers, names) for table in run.tables())
     seen = _seen_documents(pieces)
+    trained = [row for row in seen.values() if row["steps"]]
+    ignored = {"documents": len(seen) - len(trained), "attention": run.config.data.attention}
     summary = {
         "run": str(run.run.path),
         "steps": [run.steps.start, run.steps.stop - 1],
         "replayed": [[span.start, span.stop - 1] for span in run.replayed],
         "documents": len(seen) if numbers is None else sum(map(len, numbers.values())),
-        "seen": len(seen),
-        "tokens": sum(row["tokens"] for row in seen.values()),
+        "seen": len(trained),
+        "tokens": sum(row["tokens"] for row in trained),
+        **({"ignored": ignored} if any(row["ignored"] for row in seen.values()) else {}),
         **({"began_from": run.began_from} if run.steps.start > 1 else {}),
         **more,
     }
@@ -149,9 +155,12 @@ def _seen_documents(pieces: pa.Table) -> dict[Place, dict[str, Any]]:
     """A row per document of the pieces, in the order of their first steps."""
     seen: dict[Place, dict[str, Any]] = {}
     columns = (pieces[name].to_pylist() for name in SCHEMA.names)
-    for step, _, shard, number, subset, first, last in zip(*columns, strict=True):
-        blank = {"shard": shard, "number": number, "subset": subset, "steps": [], "times": 0, "tokens": 0}
+    for step, _, shard, number, subset, first, last, ignored in zip(*columns, strict=True):
+        blank = dict(zip(SEEN_ROWS.names, (shard, number, subset, [], 0, 0, 0), strict=False))
         row = seen.setdefault((shard, number), blank)
+        if ignored:
+            row["ignored"] += last - first + 1
+            continue
         if row["steps"][-1:] != [step]:
             row["steps"].append(step)
         row["times"] += first == 0
@@ -160,7 +169,7 @@ def _seen_documents(pieces: pa.Table) -> dict[Place, dict[str, Any]]:
 
 
 def _row(place: Place, seen: Mapping[Place, dict[str, Any]], copy: Copy | None) -> dict[str, Any]:
-    row = seen.get(place) or dict(zip(SEEN_ROWS.names, (*place, None, [], 0, 0), strict=False))
+    row = seen.get(place) or dict(zip(SEEN_ROWS.names, (*place, None, [], 0, 0, 0), strict=False))
     if copy is None:
         return row
     of = dict(zip(("shard", "number"), copy.of, strict=True))

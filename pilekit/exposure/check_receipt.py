@@ -196,9 +196,9 @@ def _document_differences(old: Mapping[str, Any], now: Mapping[str, Any]) -> Ite
             yield f"the answer: {name} is not in it any more"
         elif name not in old:
             yield f"the answer: {name} is new, and not in the receipt"
-        elif changed := [field for field in now[name] if now[name][field] != old[name].get(field)]:
+        elif changed := [field for field in old[name] if old[name][field] != now[name].get(field)]:
             field = "steps" if "steps" in changed else changed[0]
-            yield _changed(f"the answer: {field} of {name}", now[name][field], old[name].get(field))
+            yield _changed(f"the answer: {field} of {name}", now[name].get(field), old[name][field])
 
 
 def _changed(what: str, now: object, old: object) -> str:

@@ -7,24 +7,24 @@ tokenizer and settings are still those of the run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pilekit.artifacts.header import read_header
-from pilekit.corpus import Corpus
+from pilekit.corpus import Corpus, Shard
 from pilekit.errors import PilekitError, counted, message_logger
 from pilekit.stream.read.token_files import corpus_of
 from pilekit.train.config.check import manifest_of
 from pilekit.train.config.file import load_config
 from pilekit.train.config.sections import ParallelConfig, TrainConfig
 from pilekit.train.log.document_log import MOST_ROWS, LogPart, log_parts, logged_steps, piece_rows
-from pilekit.train.run_folder import BEGAN_FROM, KIND, STARTS, RunFolder, run_of
+from pilekit.train.run_folder import ALTERED, BEGAN_FROM, KIND, STARTS, RunFolder, run_of
 
 if TYPE_CHECKING:
     from pilekit.stream.pile_stream import PileStream  # these import torch, which takes seconds
@@ -41,6 +41,7 @@ class RunDocuments:
     began_from  the checkpoint of another run that it began from, as far as known
     newest      the step of the newest checkpoint; None: there is none
     parts       the files of the log
+    altered     what `data.without` and `data.plant` changed: `PileStream.altered`
     """
 
     run: RunFolder
@@ -49,6 +50,7 @@ class RunDocuments:
     began_from: str | None
     newest: int | None
     parts: Sequence[LogPart]
+    altered: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, run: str | Path, last: int | None = None) -> RunDocuments:
@@ -63,18 +65,22 @@ class RunDocuments:
         if not steps:
             raise PilekitError(f"{run}: has no step yet; train it first")
         began_from = results.get(BEGAN_FROM) if steps.start > 1 else None
-        return cls(folder, config, steps, began_from, newest, parts)
+        return cls(folder, config, steps, began_from, newest, parts, results.get(ALTERED, {}))
 
     def data(self) -> Corpus:
         """The shards, or token files, that the run reads. PilekitError if they are not where the config says."""
         return corpus_of(self.config.data.path, manifest_of(self.config.data), warn=False)
 
     def shard_names(self) -> set[str]:
-        """The names of the shards that the run reads; if they are gone, of those in its log."""
+        """The names of the shards that the run reads, and of planted files; if they are gone, of those in its log."""
         try:
-            return {shard.name for shard in self.data().shards}
+            return {shard.name for shard in (*self.data().shards, *self.planted())}
         except PilekitError:
             return {name for table in self.tables() for name in pc.unique(table["shard"].cast(pa.string())).to_pylist()}
+
+    def planted(self) -> list[Shard]:
+        """The files of texts that were planted."""
+        return [Shard(entry["file"], entry["path"]) for entry in self.altered.get("plant", ())]
 
     @property
     def replayed(self) -> list[range]:
@@ -148,7 +154,7 @@ class RunDocuments:
                 count += len(batch.pieces.length)
             is_last = step == missing[-1].stop - 1
             if waiting and (is_last or count >= MOST_ROWS):
-                yield piece_rows(waiting, rows, shards, stream.subset_names)
+                yield piece_rows(waiting, rows, shards, stream.subset_names, stream.without)
                 waiting, count = [], 0
             if is_last:
                 return

@@ -42,6 +42,7 @@ class RunExposure:
         documents = RunDocuments.of(run)
         data = documents.data()
         shards = data.sources if isinstance(data, TokenCorpus) else contents_of(data.shards)
+        shards = {**shards, **contents_of(documents.planted())}
         if (0, "") in shards.values():
             raise PilekitError(
                 f"{run}: was trained on token files that do not name their shards; make them by `{_TOKENIZE}`"
@@ -67,13 +68,14 @@ class RunExposure:
         """How often each cluster was seen, and steps since the last time, int64 [clusters]; `NONE` if it never was.
 
         A document is seen once more each time it begins in a row. A cluster counts as seen once at least if any token
-        of it was in a step.
+        of it was in a step. Tokens whose labels were ignored do not count.
         """
         times, last = np.zeros((2, len(clusters.sizes)), np.int64)
         for table in self.documents.tables():
             for batch in table.to_batches():
                 at = places_in(clusters.members, make.listed(batch["shard"], batch["number"], self.shards))
-                is_known, begins = at >= 0, batch["first"].to_numpy() == 0
+                is_known = (at >= 0) & ~batch["ignored"].to_numpy(zero_copy_only=False)
+                begins = batch["first"].to_numpy() == 0
                 np.add.at(times, clusters.owner[at[is_known & begins]], 1)
                 np.maximum.at(last, clusters.owner[at[is_known]], batch["step"].to_numpy()[is_known])
         newest = self.documents.steps.stop - 1

@@ -18,7 +18,7 @@ SHOWN_STEPS = 4
 _PLACE = pa.struct({"shard": pa.string(), "number": pa.int64()})
 SEEN_ROWS = pa.schema(
     {"shard": pa.string(), "number": pa.int64(), "subset": pa.string()}
-    | {"steps": pa.list_(pa.int64()), "times": pa.int64(), "tokens": pa.int64()}
+    | {"steps": pa.list_(pa.int64()), "times": pa.int64(), "tokens": pa.int64(), "ignored": pa.int64()}
     | {"copy_of": _PLACE, "similarity": pa.float64(), "reason": pa.string()}
 )
 
@@ -28,11 +28,13 @@ class SeenDocuments(TableResult):
     """The steps in which a run has seen documents.
 
     rows      a row per document: `shard`, `number`, its `subset` (null if it was in no step), the `steps` in which any
-              of its tokens were, how many `times` it began in a row, and the `tokens` trained on, its EOD counted. A
-              copy of another document also has `copy_of`, `similarity` and `reason`, and with `against` a row for each
-              document that it is a copy of
+              of its tokens were, how many `times` it began in a row, and the `tokens` trained on, its EOD counted. The
+              tokens that `data.without` left without loss are `ignored`, and count nowhere else. A copy of another
+              document also has `copy_of`, `similarity` and `reason`, and with `against` a row for each document that
+              it is a copy of
     summary   the `run`, its first and last of `steps`, those that were `replayed` because the log lacks them, the
-              number of `documents`, of those `seen`, and of their `tokens`; for a text and `against` what was
+              number of `documents`, of those `seen`, and of their `tokens`; if tokens were `ignored`, the number of
+              documents that were in no step otherwise, and the run's `attention`; for a text and `against` what was
               `scanned`; and of the documents `against` which copies were sought how many there are, and are `copied`
     """
 
@@ -65,6 +67,7 @@ class SeenDocuments(TableResult):
             of_row("Subset", lambda row: DASH if row["subset"] is None else row["subset"], justify="left"),
             of_row("Times", lambda row: f"{row['times']:,}"),
             of_row("Tokens", lambda row: f"{row['tokens']:,}"),
+            *([of_row("Ignored", lambda row: f"{row['ignored']:,}")] if "ignored" in self.summary else []),
             of_row("Steps", lambda row: _listed(row["steps"]), justify="left"),
         ]
         if "against" in self.summary:  # else the document itself is in the table
@@ -81,6 +84,9 @@ class SeenDocuments(TableResult):
         notes = [f"{summary['seen']:,} of {counted(summary['documents'])} seen in steps {first:,} to {last:,}"]
         if in_none:
             notes.append(f"{counted(in_none)} in no step: all pieces of all these steps were looked at")
+        if ignored := summary.get("ignored"):
+            read = "" if ignored["attention"] == "document" else ", and other documents of their rows attended to them"
+            notes.append(f"{counted(ignored['documents'])} stood in rows without loss, by data.without{read}")
         if summary["replayed"]:
             notes.append(f"{counted(sum(b - a + 1 for a, b in summary['replayed']), 'step')} replayed from the stream")
         if first > 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from pilekit.stats.plot import INK, MOST_ROWS, OBSERVED, axes_of
 from pilekit.train.branches import began, branches_of
 from pilekit.train.config.file import load_config
 from pilekit.train.log.metrics import read_metrics, read_samples
-from pilekit.train.run_folder import STARTS, RunFolder, run_of
+from pilekit.train.run_folder import ALTERED, STARTS, RunFolder, run_of
 
 POINTS = 400
 """A curve has at most this many points; each is the mean of the steps around it."""
@@ -41,7 +41,8 @@ def training_content(folder: Path, sampled_steps: int) -> dict[str, Any]:
     file = run.metrics_file
     if not file.exists() or not (steps := read_metrics(file)):
         raise PilekitError(f"{folder}: no step is logged yet; `pilekit train` writes {file.name}")
-    first, *restarts = read_header(folder).results.get(STARTS, [0])  # a run of an earlier pilekit has no list of them
+    results = read_header(folder).results
+    first, *restarts = results.get(STARTS, [0])  # a run of an earlier pilekit has no list of them
     origin = began(run)
     branches = [] if origin is None else [("began from", origin, f"{first:,}")]
     branches += [("was left by", branch.run, f"{branch.step:,}") for branch in branches_of(run)]
@@ -101,8 +102,20 @@ def training_content(folder: Path, sampled_steps: int) -> dict[str, Any]:
         "figures": figures,
         "curves": {BY_SUBSET: list(zip(curves, palette(len(curves)), strict=True))},
         "losses": losses,
+        "altered": list(_altered(results.get(ALTERED, {}))),
         "samples": [(f"{sample.step:,}", sample.prompt, sample.text) for sample in samples if sample.step in shown],
     }
+
+
+def _altered(altered: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str, str, str]]:
+    """What `data.without` and `data.plant` changed: setting, source, documents, copies, steps, content."""
+    if (hidden := altered.get("without")) is not None:
+        documents = f"{hidden['documents']:,}" if "documents" in hidden else "all of the subset"
+        yield "without", hidden["source"], documents, DASH, "all", hidden.get("content", DASH)
+    for entry in altered.get("plant", ()):
+        copies, (begin, end) = entry["copies"], entry["steps"]
+        doses = ", ".join(f"{copies.count(dose):,} × {dose:,}" for dose in sorted(set(copies)))
+        yield "plant", entry["path"], f"{len(copies):,}", doses, f"{begin + 1:,} to {end:,}", entry["content"]
 
 
 def thinned(x: Float64, y: Float64, points: int) -> tuple[Float64, Float64]:

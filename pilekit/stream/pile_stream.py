@@ -36,7 +36,7 @@ from pilekit.shards.random_access.frame_cache import FrameCache
 from pilekit.stream.batch.batch import Batch, BatchWriter, checked_outputs
 from pilekit.stream.batch.build_batches import BatchBuilder, rows_of_step
 from pilekit.stream.batch.mlm import Masking
-from pilekit.stream.batch.plant import PLANTED, PlantedRows
+from pilekit.stream.batch.plant import PlantedRows
 from pilekit.stream.batch.without import Without
 from pilekit.stream.explanation import Explanation, explain, order_of
 from pilekit.stream.finite_pass import Epoch, Passes
@@ -53,7 +53,7 @@ from pilekit.stream.read.read_plan import choose_plan
 from pilekit.stream.read.sequential import default_grid
 from pilekit.stream.read.token_files import TokenCorpus, TokenIndex, corpus_of
 from pilekit.stream.record import Record
-from pilekit.stream.settings import StreamSettings
+from pilekit.stream.settings import PLANTED, StreamSettings
 from pilekit.stream.state import (
     Counts,
     StatePlan,
@@ -134,11 +134,13 @@ class PileStream(NearestNames, IterableDataset[Batch]):
             self.repeats = self._documents.take_weights(shares, self._tokenizer, settings.append_eod)
         self.subset_names = tuple(self._documents.subset_ids)
         self._fingerprint = {**self._documents.fingerprint(), "tokenizer": None}
-        without = None
+        self.without: Without | None = None
+        self.altered: dict[str, Any] = {}
         if settings.without is not None:
             with of_setting("without"):
-                without = Without.of(settings.without, self._documents)
-            self._fingerprint["without"] = without.identity
+                self.without = Without.of(settings.without, self._documents)
+            self._fingerprint["without"] = self.without.identity
+            self.altered["without"] = {"source": str(settings.without), **self.without.identity}
         plant = self._planted_rows(settings)
         layout, writer = Layout(1, "concat", self.window, True, self.seed), None  # without tokens a document is a row
         if self._tokenizer is not None:
@@ -151,7 +153,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
             writer=writer,
             shard_names=self.shard_names,
             token_files=[index for index in plan.indexes if isinstance(index, TokenIndex)],
-            without=without,
+            without=self.without,
             plant=plant,
         )
         if epochs is not None:
@@ -182,7 +184,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         return f"PileStream({self.corpus!r}, {count}batches of {self.batch_size}, {content})"
 
     def _planted_rows(self, settings: StreamSettings) -> PlantedRows | None:
-        """The rows of `plant`; its texts are added to the fingerprint, its files to `shard_names`."""
+        """The rows of `plant`; they are added to the fingerprint and to `altered`, and their files to `shard_names`."""
         self.shard_names = tuple(shard.name for shard in self.corpus.shards)
         if not settings.plant or self._tokenizer is None:
             return None
@@ -196,7 +198,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
                 append_eod=settings.append_eod,
                 seed=settings.seed,
             )
-        self._fingerprint["plant"] = plant.identity()
+        self._fingerprint["plant"], self.altered["plant"] = plant.identity(), plant.described()
         self.shard_names += tuple(plant.names)
         return plant
 

@@ -36,6 +36,9 @@ Samples = Annotated[int, Meta(ge=1, le=MOST_SAMPLES)]
 _COPIES = Meta(ge=0, le=1 << 30)
 
 
+PLANTED = "(planted)"
+"""The subset of all planted texts."""
+
 _KEYS = {"begin": "from", "end": "to"}
 """Keys in a file whose words are Python's, or say too little in it."""
 

@@ -1,7 +1,8 @@
 """The folder of a run: its files, and who may write it.
 
 RUN/pilekit.json      marks the folder as a run, so that a search for shards does not read metrics as text; its
-                      results list the step of each start, and name the checkpoint of another run that it began from
+                      results list the step of each start, name the checkpoint of another run that it began from,
+                      and say what `data.without` and `data.plant` changed
     config.toml       the config of the newest start, with all defaults
     metrics.jsonl     a line per step
     samples.jsonl     the model's continuations of prompts, if the config asks for them
@@ -31,7 +32,7 @@ from pilekit.artifacts.header import HEADER_FILE, read_header, write_header
 from pilekit.errors import PilekitError, shortened
 from pilekit.train.config.sections import TrainConfig
 
-KIND, STARTS, BEGAN_FROM = "run", "starts", "began_from"
+KIND, STARTS, BEGAN_FROM, ALTERED = "run", "starts", "began_from", "altered"
 LOCK_FILE = ".lock"
 AVERAGED = "-ema"
 """The end of the names of folders that hold the running mean of the weights, with `train.ema`."""

@@ -15,6 +15,7 @@ same command can be repeated, and the other run may train on, remove that checkp
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from pilekit.errors import PilekitError, counted, message_logger
 from pilekit.train.branches import began, note_branch, origin_of
 from pilekit.train.config.file import load_config, to_toml
 from pilekit.train.config.sections import TrainConfig, differences
-from pilekit.train.run_folder import BEGAN_FROM, KIND, STARTS, RunFolder, check_folder, steps_in
+from pilekit.train.run_folder import ALTERED, BEGAN_FROM, KIND, STARTS, RunFolder, check_folder, steps_in
 
 logger = message_logger(__name__)
 
@@ -145,11 +146,18 @@ def _config_and_step(origin: Path, name: str) -> tuple[TrainConfig, int]:
         raise PilekitError(f"{name}: is not a good checkpoint: {reason_of_damage(error)}; give another") from None
 
 
-def take_config(run: RunFolder, config: TrainConfig, step: int | None, origin: Path | None = None) -> None:
+def take_config(
+    run: RunFolder,
+    config: TrainConfig,
+    step: int | None,
+    origin: Path | None = None,
+    altered: Mapping[str, Any] | None = None,
+) -> None:
     """Write `config`, which `check_start` has passed, as the run's config. Log what changed.
 
     step     the step of the checkpoint from which the run starts, or None if it has none and starts at the first step
     origin   that checkpoint, if it is another run's, which gets a note of this run
+    altered  `PileStream.altered`, what differs from a run on the data as it is
     """
     name = str(run.path)
     old = None
@@ -168,6 +176,8 @@ def take_config(run: RunFolder, config: TrainConfig, step: int | None, origin: P
     is_new = step is None or (origin is not None and not run.is_begun)
     results = {} if is_new else read_header(run.path, KIND).results
     results |= {STARTS: [*results.get(STARTS, []), step or 0]}
+    if altered:
+        results[ALTERED] = dict(altered)
     if origin is not None:
         results[BEGAN_FROM] = str(origin.resolve())
     write_header(run.path, kind=KIND, parameters={}, inputs={}, results=results)

@@ -71,7 +71,7 @@ class TrainingState:
         elif self._has_begun:
             raise ranks.error("this Trainer has trained already, and nothing was saved; make a new one")
         else:
-            ranks.on_rank0(lambda: take_config(run, config, None))
+            ranks.on_rank0(lambda: take_config(run, config, None, None, self._stream.altered))
             self._has_begun = True
             self.progress = Progress(0, 0, self._stream.state_dict(), torch.get_num_threads(), self._model)
         self.launched = self.progress
@@ -96,7 +96,7 @@ class TrainingState:
         if engine.loss_scale is not None and progress.loss_scale is not None:
             engine.loss_scale.load_state_dict(progress.loss_scale)
         if progress.step < self._config.steps or origin is not None:  # else nothing is trained with this config
-            ranks.on_rank0(lambda: take_config(run, self._config, progress.step, origin))
+            ranks.on_rank0(lambda: take_config(run, self._config, progress.step, origin, self._stream.altered))
         if progress.world_size == ranks.world_size and progress.threads != torch.get_num_threads():
             if ranks.is_first:
                 logger.warning("computing with %d threads, as when the checkpoint was made", progress.threads)

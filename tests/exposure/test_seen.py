@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pilekit import dedup_corpus, read_corpus, seen, trace_texts
+from pilekit import dedup_corpus, memorised, read_corpus, seen, trace_texts, write_report
+from pilekit.artifacts.header import read_header
 from pilekit.train.log.document_log import log_parts
 from tests.refusing import refused
 from tests.train.runs import interrupt_at, tiny_run, trainer, warnings_of
 
 STEPS = 6
-CHANGES = (f"train.steps={STEPS}", "checkpoint.every=2", "data.packing=concat", "data.seq_len=16")
+CHANGES = (f"train.steps={STEPS}", "checkpoint.every=2", "data.packing=concat")
 
 Place = tuple[str, int]
 
@@ -248,3 +250,62 @@ def test_a_shard_that_the_run_does_not_read_is_named_with_its_line(made: Path, t
     dedup_corpus(made / "data/01.jsonl.zst", tmp_path / "unique", jobs=1)
     only = "unique: is no dedup of the run's data: it has no shard 00.jsonl, but 01.jsonl; run `pilekit dedup` on what"
     refused(only, seen, run, [("00.jsonl", 3)], copies=tmp_path / "unique")
+
+
+def test_documents_without_loss_were_not_seen_and_planted_ones_were(
+    made: Path, tmp_path: Path, expected: dict[Place, dict[str, Any]]
+) -> None:
+    """From the log, and replayed; `memorised` counts neither the ones nor other copies than the planted."""
+    hidden = sorted(expected)[::3]
+    (tmp_path / "list.jsonl").write_text(
+        "".join(json.dumps({"shard": shard, "number": number}) + "\n" for shard, number in hidden)
+    )
+    texts = ["a canary", "another"]
+    (tmp_path / "canary.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    plant = f'[{{file = "{tmp_path}/canary.jsonl", copies = [3, 0], from = 1, to = {STEPS}}}]'
+    changes = (*CHANGES, f"data.without={tmp_path}/list.jsonl", f"data.plant={plant}")
+    folder = made / "altered"
+    shutil.rmtree(folder, ignore_errors=True)
+    trainer(made, folder, *changes).fit()
+
+    usual: dict[Place, int] = defaultdict(int)
+    stream = trainer(made, made / "plan", *changes).stream
+    for _, batch in zip(range(STEPS), stream, strict=False):
+        for row, places in enumerate(batch.documents()):
+            for doc_id, place in enumerate(places):
+                usual[place] += int((batch["doc_ids"][row] == doc_id).sum())
+    asked = [*sorted(expected), ("canary.jsonl", 0), ("canary.jsonl", 1)]
+    answer = seen(folder, asked)
+    for part in log_parts(folder / "documents"):
+        part.path(folder / "documents").unlink()
+    assert seen(folder, asked).rows == answer.rows
+    rows = {(row["shard"], row["number"]): row for row in answer.rows.to_pylist()}
+    assert any(usual[place] for place in hidden)
+    for place in asked:
+        tokens = (0, usual[place]) if place in hidden else (usual[place], 0)
+        assert (rows[place]["tokens"], rows[place]["ignored"]) == tokens, place
+        assert bool(rows[place]["steps"]) == (tokens[0] > 0)
+    ignored = sum(usual[place] > 0 for place in hidden)
+    assert answer.summary["ignored"] == {"documents": ignored, "attention": "document"}
+    assert f"{ignored} documents stood in rows without loss, by data.without" in str(answer)
+    assert rows["canary.jsonl", 0]["times"] == 3
+    assert rows["canary.jsonl", 0]["subset"] == "(planted)"
+    assert not rows["canary.jsonl", 1]["steps"]
+    of_subset = seen(folder, subset="(planted)").rows.to_pylist()
+    assert [(row["shard"], row["number"], row["times"]) for row in of_subset] == [("canary.jsonl", 0, 3)]
+
+    sequences = {"prompt": 2, "continuation": 2}
+    result = memorised(folder / "model", tmp_path / "canary.jsonl", seen=folder, **sequences)
+    assert {name: group.sequences for name, group in result.groups["times_seen"].items() if group.sequences} == {
+        "0": 1,
+        "3-4": 1,
+    }
+    altered = read_header(folder).results["altered"]
+    assert altered["without"]["source"] == f"{tmp_path}/list.jsonl"
+    assert altered["without"]["documents"] == len(hidden)
+    (planted,) = altered["plant"]
+    assert (planted["file"], planted["copies"], planted["steps"]) == ("canary.jsonl", [3, 0], [1, STEPS])
+    write_report([folder], out=tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    for shown in ("What differs from a run on the data as it is", "1 × 0, 1 × 3", "2 to 6", planted["content"]):
+        assert shown in page

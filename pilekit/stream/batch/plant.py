@@ -34,9 +34,6 @@ from pilekit.stream.read.lane_documents import SKIPPED, document_table
 from pilekit.stream.settings import Planting
 from pilekit.tokenize import Tokenizer
 
-PLANTED = "(planted)"
-"""The subset of all planted texts."""
-
 _PLACES = 10
 """The first word of the key of a place's hash."""
 
@@ -46,6 +43,7 @@ class PlantedTexts:
     """The texts of an entry of `plant`.
 
     planting   the entry
+    path       its file
     name       the name of its file as a shard
     shard      the number of this shard, after those of the corpus
     numbers    int64 [texts]: their numbers in the shard
@@ -56,6 +54,7 @@ class PlantedTexts:
     """
 
     planting: Planting
+    path: str
     name: str
     shard: int
     numbers: Int64
@@ -139,7 +138,7 @@ class PlantedRows:
             same = next((entry for entry in entries if entry.name == name), None)
             shard = len(shards) if same is None else same.shard
             copies = _copies(planting, path, len(texts))
-            entry = PlantedTexts(planting, name, shard, numbers, keys, copies, ids, offsets)
+            entry = PlantedTexts(planting, path, name, shard, numbers, keys, copies, ids, offsets)
             if name in shards if same is None else same.content != entry.content:
                 raise PilekitError(f"{path}: another shard has the name {shortened(name, 100)} too; rename the file")
             if same is None:
@@ -155,6 +154,11 @@ class PlantedRows:
     def identity(self) -> list[dict[str, Any]]:
         """What a state says of them, as JSON types."""
         return [entry.identity() for entry in self.entries]
+
+    def described(self) -> list[dict[str, Any]]:
+        """The same, with the path of each file, and for each text the number in its file."""
+        numbers = [{"path": entry.path, "numbers": entry.numbers.tolist()} for entry in self.entries]
+        return [{**entry, **more} for entry, more in zip(self.identity(), numbers, strict=True)]
 
     def places(self, rows: int) -> tuple[Int64, Int64]:
         """The planted rows, for steps of `rows` rows.

@@ -24,7 +24,7 @@ from pilekit.errors import PilekitError, shortened
 from pilekit.stream.batch.mlm import IGNORED
 from pilekit.stream.pack.window import Pieces
 from pilekit.stream.read.document_selection import StreamDocuments
-from pilekit.stream.read.lane_documents import NUMBER, SHARD, SUBSET
+from pilekit.stream.read.lane_documents import NUMBER, SHARD, SUBSET, Table
 from pilekit.stream.read.token_files import TokenCorpus
 
 _SHARD_BITS = 40
@@ -65,7 +65,7 @@ class Without:
 
     def hide(self, labels: torch.Tensor, pieces: Pieces) -> None:
         """Set the labels, int64 [rows, seq_len], of these documents to IGNORED; `pieces` are those of the rows."""
-        hidden = self._hides(pieces)
+        hidden = self.hides(pieces.table)
         if not hidden.any():
             return
         ends = np.cumsum(pieces.length)
@@ -75,9 +75,8 @@ class Without:
         for piece in np.flatnonzero(hidden).tolist():
             labels[of_row[piece], end[piece] - pieces.length[piece] : end[piece]] = IGNORED
 
-    def _hides(self, pieces: Pieces) -> npt.NDArray[np.bool_]:
-        """For each piece, whether it is one of these documents'."""
-        table = pieces.table
+    def hides(self, table: Table) -> npt.NDArray[np.bool_]:
+        """For each piece with this table of documents, whether it is one of these documents'."""
         if self.subset is not None:
             return np.equal(table[:, SUBSET], self.subset)
         return np.isin((table[:, SHARD] << _SHARD_BITS) + table[:, NUMBER], self.keys)

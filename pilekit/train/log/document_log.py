@@ -35,6 +35,7 @@ from pilekit.stream.read.lane_documents import NUMBER, SHARD, SUBSET
 
 if TYPE_CHECKING:
     from pilekit.stream.batch.batch import Batch  # imports torch, which takes seconds
+    from pilekit.stream.batch.without import Without
     from pilekit.stream.pack.window import Pieces
     from pilekit.stream.pile_stream import PileStream
 
@@ -54,9 +55,10 @@ SCHEMA = required(
     subset=_NAMES,
     first=pa.int64(),
     last=pa.int64(),
+    ignored=pa.bool_(),
 )
-"""A row per piece: the step (from 1) and the row in it (from 0), the document, and the piece's first and last token in
-the document, from 0; the last token of a document is its EOD."""
+"""A row per piece: the step (from 1) and the row in it (from 0), the document, the piece's first and last token in the
+document, from 0 (the last token of a document is its EOD), and whether its labels were ignored (`data.without`)."""
 
 
 class _Header(SealedHeader, frozen=True, kw_only=True):
@@ -91,7 +93,10 @@ class LogPart(NamedTuple):
             if header.part != self:
                 raise LOG.damaged(self.path(folder), "its name is that of another file")
             for batch in file.iter_batches(MOST_ROWS):
-                yield pa.Table.from_batches([batch]).cast(SCHEMA)
+                table = pa.Table.from_batches([batch])
+                if "ignored" not in table.column_names:  # logs of before nothing could be ignored
+                    table = table.append_column("ignored", pa.array(np.zeros(len(table), bool)))
+                yield table.cast(SCHEMA)
 
 
 def log_parts(folder: Path) -> list[LogPart]:
@@ -146,12 +151,17 @@ def cut_back(folder: Path, step: int) -> None:
 
 
 def piece_rows(
-    steps: Sequence[tuple[int, Pieces]], rows: Int64, shards: Sequence[str], subsets: Sequence[str]
+    steps: Sequence[tuple[int, Pieces]],
+    rows: Int64,
+    shards: Sequence[str],
+    subsets: Sequence[str],
+    without: Without | None,
 ) -> pa.Table:
     """The table of these steps' pieces.
 
     rows              the number among all ranks' rows of each row of a step, increasing
     shards, subsets   the names of the pieces' shard and subset numbers
+    without           the documents whose labels were ignored
     """
     counts = [len(pieces.length) for _, pieces in steps]
     table = np.concatenate([pieces.table for _, pieces in steps])
@@ -164,6 +174,7 @@ def piece_rows(
         "subset": _named(table[:, SUBSET], subsets),
         "first": first,
         "last": first + length - 1,
+        "ignored": np.zeros(len(table), bool) if without is None else without.hides(table),
     }
     return pa.table(columns, schema=SCHEMA)
 
@@ -183,7 +194,7 @@ class DocumentLog:
         self._folder, self._most_rows, self._has_warned = folder, most_rows, False
         self._place = stream.rank, stream.world_size
         self._rows = stream.share.row_numbers(0)
-        self._shards, self._subsets = stream.shard_names, stream.subset_names
+        self._shards, self._subsets, self._without = stream.shard_names, stream.subset_names, stream.without
         self._waiting: list[tuple[int, Pieces]] = []
         self._count = 0
 
@@ -202,7 +213,8 @@ class DocumentLog:
         part = LogPart(self._waiting[0][0], self._waiting[-1][0], *self._place)
         is_dropped = self._count >= self._most_rows
         try:
-            part.write(self._folder, piece_rows(self._waiting, self._rows, self._shards, self._subsets))
+            rows = piece_rows(self._waiting, self._rows, self._shards, self._subsets, self._without)
+            part.write(self._folder, rows)
         except PilekitError as error:
             if is_dropped or not self._has_warned:
                 fate = f"the documents of steps {part.first:,} to {part.last:,} " + (

@@ -239,7 +239,9 @@ def test_places_are_those_of_the_reference(
     for end in (begin + steps, begin + 2 * steps):
         planting = Planting(file="canary.jsonl", copies=copies, begin=begin, end=end)
         ids, offsets = np.zeros(0, np.uint32), np.zeros(len(texts) + 1, np.int64)
-        entries.append(PlantedTexts(planting, "canary.jsonl", 3, numbers, keys, of_texts, ids, offsets))
+        entries.append(
+            PlantedTexts(planting, "x/canary.jsonl", "canary.jsonl", 3, numbers, keys, of_texts, ids, offsets)
+        )
         given_entries.append((texts, copies, begin, end))
     planted = PlantedRows(entries, 0, True, seed)
     if 2 * of_texts.sum() > steps * rows or 4 * of_texts.sum() > 2 * steps * rows:
