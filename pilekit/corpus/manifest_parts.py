@@ -159,6 +159,7 @@ FigureKind = Literal[
     "copies",
     "occurrences",
     "tokens",
+    "tokens_per_byte",
     "stated",
 ]
 _NEEDED = {
@@ -166,6 +167,7 @@ _NEEDED = {
     "copies": "rank",
     "occurrences": "text",
     "tokens": "tokenizer",
+    "tokens_per_byte": "tokenizer",
     "stated": "name",
 }
 """The field that a kind of figure needs, and others must not have."""
@@ -177,7 +179,7 @@ class PublishedFigure(StrictPart, frozen=True, kw_only=True):
     figure: FigureKind
     """documents; bytes of UTF-8; distinct texts; documents with an exact twin; clusters of these; the longest, shortest
     and median text in characters; the share of documents of a length; copies of a frequent text; occurrences of a
-    string; tokens. "stated" is none of these, and only shown."""
+    string; tokens, and tokens a byte of text. "stated" is none of these, and only shown."""
     value: Annotated[float, msgspec.Meta(ge=0, le=1e18)]
     source: Text
     split: Literal["train", "val", "test"] = "train"
@@ -190,19 +192,22 @@ class PublishedFigure(StrictPart, frozen=True, kw_only=True):
     text: Text | None = None
     """Of "occurrences"."""
     tokenizer: Text | None = None
-    """Of "tokens": its name."""
+    """Of tokens: its name."""
     vocabulary: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """Of "tokens": the ids of the tokenizer, by which another is told from it."""
+    """Of tokens: the ids of the tokenizer, by which another is told from it."""
     name: Text | None = None
     """Of "stated": what it is."""
+    variants: dict[Text, Annotated[float, msgspec.Meta(ge=0, le=1e18)]] = {}
+    """The value of known variants of the corpus, by their names; a count near one of them names it."""
     difference: str = ""
-    """What a difference would mean."""
+    """What another difference would mean."""
 
     def __post_init__(self) -> None:
-        for kind, needed in _NEEDED.items():
-            if (getattr(self, needed) is not None) != (self.figure == kind):
-                has = "needs" if self.figure == kind else "has no"
-                raise ValueError(f"a figure of kind {self.figure!r} {has} `{needed}`")
+        needed = _NEEDED.get(self.figure)
+        for name in dict.fromkeys(_NEEDED.values()):
+            if (getattr(self, name) is not None) != (name == needed):
+                has = "needs" if name == needed else "has no"
+                raise ValueError(f"a figure of kind {self.figure!r} {has} `{name}`")
 
 
 class PublishedFigures(StrictPart, frozen=True):

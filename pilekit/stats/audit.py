@@ -45,6 +45,9 @@ _HASHES = 1 << 17
 _DEVIATIONS = 5
 """Standard deviations by which a random part may differ."""
 
+_NEAR = 0.02
+"""By this share of a published figure a count may differ from that of a variant that it is taken for."""
+
 SPLITS: tuple[str, ...] = ("train", "val", "test")
 
 _ONLY_WHOLE = ("bytes", "distinct", "twins", "clusters", "tokens")
@@ -77,7 +80,7 @@ def audit_corpus(
         from pilekit.tokenize import load_tokenizer
 
         tokenizer = load_tokenizer(tokenizer)
-        if all(_is_other(figure, tokenizer) for figure in figures if figure.figure == "tokens"):
+        if all(_is_other(figure, tokenizer) for figure in figures if figure.tokenizer is not None):
             tokenizer = None  # Nothing published is in its tokens.
     strings = sorted({figure.text for figure in figures if figure.text is not None})
     job = CorpusJob(corpus, **work)
@@ -136,6 +139,8 @@ class _Counted:
                 return int(getattr(counts, figure.figure))
             case "distinct" | "twins" | "clusters":
                 return int(getattr(copies, figure.figure))
+            case "tokens_per_byte":
+                return counts.tokens / max(1, counts.bytes)
             case "longest":
                 return int(lengths.values.max(initial=0))
             case "shortest":
@@ -168,14 +173,14 @@ def _compared(
         return AuditedFigure(name_of(figure), figure.split, stated, value, verdict, figure.source, note)
 
     if figure.figure == "stated":
-        return row("not counted", None, "pilekit has no count of this")
+        return row("not counted", None, "is only stated")
     if split is None:
-        return row("not counted", None, f"there is no {figure.split} shard")
+        return row("not counted", None, f"no {figure.split} shard")
     whole = manifest.figures.train_shards if figure.split == "train" else 1
     is_part = whole is not None and len(split.shards) < whole
-    if figure.figure == "tokens" and (used is None or _is_other(figure, used)):
-        ids = "" if figure.vocabulary is None else f", which has {figure.vocabulary:,} ids"
-        return row("not counted", None, f"needs --tokenizer with that of {figure.tokenizer}{ids}")
+    if figure.tokenizer is not None and (used is None or _is_other(figure, used)):
+        ids = "" if figure.vocabulary is None else f" with {figure.vocabulary:,} ids"
+        return row("not counted", None, f"needs --tokenizer{ids}")
     if is_part:
         known = _documents_of_files(split.shards, manifest) if figure.figure == "documents" else None
         if known is not None:
@@ -206,14 +211,22 @@ def _part_fits(figure: PublishedFigure, value: float, split: _Counted, allowed: 
     if figure.figure == "length_share":
         random = _DEVIATIONS * math.sqrt(published * (1 - min(1.0, published)) / documents)
         return abs(value - published) <= allowed + random
+    if figure.figure == "tokens_per_byte":
+        return abs(value - published) <= allowed
     return value <= published + allowed
 
 
 def _difference(figure: PublishedFigure, published: float, value: float) -> str:
     """How far a count is from what was published, and what that would mean."""
-    ratio = abs(value - published) / published if published else math.inf
-    size = f"{100 * ratio:.3g} % " if math.isfinite(ratio) else ""
-    change = f"{size}{'less' if value < published else 'more'} than published"
+    if published and value > 10 * published:
+        change = f"{value / published:,.0f} times what was published"
+    else:
+        size = f"{100 * abs(value - published) / published:.3g} % " if published else ""
+        change = f"{size}{'less' if value < published else 'more'} than published"
+    scale = published / figure.value if figure.value else 1.0  # Of some shards, the share of the whole is published.
+    distances = {abs(value - scale * there): variant for variant, there in figure.variants.items()}
+    if distances and min(distances) <= _NEAR * published:
+        return f"{change}, as in {distances[min(distances)]}"
     return f"{change}: {figure.difference}" if figure.difference else change
 
 

@@ -9,8 +9,9 @@ not counted   only a whole corpus can be held to it, or something is missing, wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from pilekit.corpus.manifest_parts import PublishedFigure
 from pilekit.display.fitted_table import DASH, Column, FittedTable
@@ -43,6 +44,8 @@ def name_of(figure: PublishedFigure) -> str:
             return f'occurrences of "{shortened(figure.text, 40)}"'
         case "tokens":
             return f"tokens of {shortened(figure.tokenizer, 30)}"
+        case "tokens_per_byte":
+            return f"tokens of {shortened(figure.tokenizer, 30)} a byte"
         case "stated":
             return str(figure.name)
         case kind:
@@ -100,24 +103,35 @@ class CorpusAudit(TableResult):
         return {f"{figure.split} {figure.name}": figure for figure in self.figures}
 
     def __repr__(self) -> str:
-        verdicts = [figure.verdict for figure in self.figures]
-        counts = ", ".join(f"{verdicts.count(one)} {one}" for one in dict.fromkeys(verdicts))
-        return f"CorpusAudit({self.manifest!r}: {counts})"
+        return f"CorpusAudit({self.manifest!r}: {_verdicts(self.figures)})"
 
     def table(self) -> FittedTable[AuditedFigure]:
-        """A row per figure with its source; below the table, what each difference would mean."""
+        """A row per figure of the splits that were read; below, what differences would mean, and the sources."""
+        rows = [row for row in self.figures if row.split in self.shards]
+        sources = {source: place for place, source in enumerate(dict.fromkeys(row.source for row in rows), 1)}
         columns: list[Column[AuditedFigure]] = [
-            Column("Figure", lambda row: f"{row.split}: {row.name} ({row.source})", fold=40, justify="left"),
+            Column("Figure", lambda row: f"{row.split}: {row.name} [{sources[row.source]}]", fold=40, justify="left"),
             Column("Published", lambda row: _shown(row.published)),
             Column("Here", lambda row: _shown(row.counted)),
             Column("Verdict", lambda row: row.note if row.counted is None else row.verdict, justify="left", fold=20),
         ]
         read = ", ".join(f"{counted(number, 'shard')} of {split}" for split, number in self.shards.items())
-        differences = [f"{row.split}: {row.name}: {row.note}" for row in self.figures if row.verdict == "differs"]
-        return FittedTable(self.figures, columns, notes=[f"read: {read}", *differences])
+        differences = [f"{row.split}: {row.name}: {row.note}" for row in rows if row.verdict == "differs"]
+        cited = [f"[{place}] {source}" for source, place in sources.items()]
+        hidden = "" if len(rows) == len(self.figures) else f"; {len(self.figures) - len(rows)} of other splits"
+        notes = [f"read {read}: {_verdicts(rows)}{hidden}", *differences, *cited]
+        return FittedTable(rows, columns, notes=notes)
+
+
+def _verdicts(figures: Sequence[AuditedFigure]) -> str:
+    """How many figures have each verdict."""
+    verdicts = [figure.verdict for figure in figures]
+    return ", ".join(f"{each} {verdicts.count(each)}" for each in get_args(Verdict) if each in verdicts)
 
 
 def _shown(number: float | None) -> str:
     if number is None:
         return DASH
-    return f"{number:,.0f}" if number == round(number) else f"{number:,.4g}" if number < 1000 else f"{number:,.1f}"
+    if number == round(number):
+        return f"{number:,.0f}"
+    return f"{number:,.1f}" if number >= 1000 else f"{number:.5f}".rstrip("0").rstrip(".")

@@ -27,6 +27,11 @@ def manifest_of(path: Path, figures: list[dict[str, Any]], shards: int | None = 
     lines += [] if shards is None else [f"train_shards = {shards}"]
     for one in figures:
         lines.append("[[published.figures]]")
-        lines += [f"{name} = {json.dumps(value)}" for name, value in one.items()]
+        for name, value in one.items():
+            if isinstance(value, dict):
+                inner = ", ".join(f"{json.dumps(key)} = {json.dumps(inner)}" for key, inner in value.items())
+                lines.append(f"{name} = {{{inner}}}")
+            else:
+                lines.append(f"{name} = {json.dumps(value)}")
     path.write_text("\n".join(lines), encoding="utf-8")
     return path

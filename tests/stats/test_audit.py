@@ -129,6 +129,7 @@ def test_processes_clusters_and_tokens_change_nothing(tmp_path: Path) -> None:
         *every_figure(strings),
         figure("tokens", tokens, tokenizer="mine", vocabulary=tokenizer.vocab_size),
         figure("tokens", tokens, tokenizer="theirs", vocabulary=5),
+        figure("tokens_per_byte", 0.5, tokenizer="mine", vocabulary=tokenizer.vocab_size),
         figure("stated", 7, name="the moon"),
     ]
     manifest = manifest_of(tmp_path / "mine.toml", figures)
@@ -137,8 +138,13 @@ def test_processes_clusters_and_tokens_change_nothing(tmp_path: Path) -> None:
     assert audit_corpus(tmp_path, jobs=3, **options).to_dict() == alone.to_dict()
     assert alone.skipped.count == 3
     assert alone["train tokens of mine"].verdict == "equal"
-    assert alone["train tokens of theirs"].note == "needs --tokenizer with that of theirs, which has 5 ids"
+    assert alone["train tokens of mine a byte"].counted == tokens / sum(len(text.encode()) for text in documents)
+    assert alone["train tokens of theirs"].note == "needs --tokenizer with 5 ids"
     assert (alone["train the moon"].verdict, alone["train the moon"].counted) == ("not counted", None)
+    rate, mine = alone["train tokens of mine a byte"].counted or 0, {"tokenizer": "mine", "tolerance": 0.01}
+    rates = [figure("tokens_per_byte", rate * more, **mine) for more in (1.009, 1.02)]
+    part = audit_corpus(tmp_path, **options | {"manifest": str(manifest_of(tmp_path / "part.toml", rates, 30))})
+    assert [row.verdict for row in part.figures] == ["fits", "differs"]
     without = audit_corpus(tmp_path, manifest=str(manifest), on_error="skip")
     assert without["train tokens of mine"].counted is None
     refused("line 301: is not JSON", audit_corpus, tmp_path, manifest=str(manifest))
@@ -162,6 +168,9 @@ def test_verdicts_say_how_far_and_what_it_would_mean(tmp_path: Path) -> None:
             figure("bytes", 9),
             figure("occurrences", 0, text=STRING),
             figure("documents", 4, split="test"),
+            figure("documents", 3000, variants={"a sample": 44, "another": 1000}, difference="a shard is missing"),
+            figure("twins", 100, variants={"a deduplicated corpus": 1}, difference="other subsets"),
+            figure("bytes", 1),
         ],
     )
     assert found == [
@@ -170,7 +179,10 @@ def test_verdicts_say_how_far_and_what_it_would_mean(tmp_path: Path) -> None:
         ("close", ""),
         ("differs", "100 % more than published"),
         ("differs", "more than published"),
-        ("not counted", "there is no test shard"),
+        ("not counted", "no test shard"),
+        ("differs", "99.9 % less than published, as in a sample"),
+        ("differs", "98 % less than published, as in a deduplicated corpus"),
+        ("differs", "18 times what was published"),
     ]
 
 
@@ -205,13 +217,16 @@ def test_wrong_figures_are_named(tmp_path: Path) -> None:
         (figure("documents", -1), r"mine\.toml: .*value"),
         (figure("document", 1), "figure"),
         (figure("copies", 1), "a figure of kind 'copies' needs `rank`"),
+        (figure("tokens_per_byte", 1), "a figure of kind 'tokens_per_byte' needs `tokenizer`"),
         (figure("bytes", 1, rank=2), "a figure of kind 'bytes' has no `rank`"),
         (figure("bytes", 1, tolerance=2), "tolerance"),
         ({"figure": "bytes", "value": 1}, "source"),
         (figure("bytes", 1, other=2), "other"),
     ):
         refused(message, verdicts, tmp_path, [wrong])
-    refused("has no published figures", audit_corpus, tmp_path, manifest="pile-uncopyrighted")
+    plain = tmp_path / "plain.toml"
+    plain.write_text('name = "plain"')
+    refused("has no published figures", audit_corpus, tmp_path, manifest=str(plain))
 
 
 def test_the_command_prints_figures_sources_and_json(tmp_path: Path) -> None:
@@ -219,8 +234,9 @@ def test_the_command_prints_figures_sources_and_json(tmp_path: Path) -> None:
     figures = [figure("documents", 3, difference="a shard is missing"), figure("bytes", 4)]
     options = ("stats", tmp_path, "--manifest", manifest_of(tmp_path / "mine.toml", figures), "--audit")
     told = run(*options).stdout
-    for part in ("train: documents (a paper)", "differs", "equal", "33.3 % less than published: a shard is missing"):
+    for part in ("train: documents [1]", "33.3 % less than published: a shard is missing", "[1] a paper"):
         assert part in told
+    assert "read 1 shard of train: equal 1, differs 1" in told
     found = run_json(*options)
     assert found["figures"]["train"]["bytes of text"] == {
         "published": 4,
@@ -241,6 +257,15 @@ def test_bundled_figures_are_those_of_the_notes() -> None:
     assert train["documents"] == manifest.totals.train_documents == manifest.release.train_documents
     assert values["val", "documents"] == manifest.totals.val_documents
     assert train["distinct"] == train["documents"] - train["twins"] + train["clusters"]
+    assert train["tokens_per_byte"] == pytest.approx(train["tokens"] / train["bytes"], abs=1e-5)
+    fewer = load_manifest("pile-uncopyrighted")
+    kept = {subset.name for subset in fewer.subsets}
+    held_out = {subset.name: subset.held_out.test_documents or 0 for subset in manifest.subsets}
+    left_out = sum(number for name, number in held_out.items() if name not in kept) / manifest.totals.test_documents
+    for stated in fewer.figures.figures:
+        whole = getattr(manifest.totals, f"{stated.split}_documents")
+        assert stated.variants == {"the whole Pile": whole}
+        assert abs(stated.value - (1 - left_out) * whole) < stated.tolerance * stated.value
     assert manifest.figures.train_shards == sum(file.first_document is not None for file in manifest.release.files)
 
 
