@@ -107,6 +107,7 @@ def _run(
     import torch
 
     meeting.close()  # or a port would stay open after the process that answers there has ended
+    _renew_output()
     os.setsid()  # a terminal's Ctrl-C comes from the parent alone
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -123,6 +124,17 @@ def _run(
         message = str(error) if isinstance(error, PilekitError) else f"{line}\n{traceback.format_exc()}"
         (folder / f"{rank}.error").write_text(message)
         raise
+
+
+def _renew_output() -> None:
+    """Let a fork of a notebook print, even if a thread of the notebook was printing at the fork.
+
+    The streams of ipykernel have a lock, which nothing in the fork would open, and text that the notebook itself sends.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "_buffer_lock") and hasattr(stream, "_rotate_buffers"):
+            stream._buffer_lock = threading.RLock()
+            stream._rotate_buffers()
 
 
 def _wait(ranks: ProcessContext, folder: Path, meeting: socket.socket) -> None:

@@ -140,9 +140,21 @@ def test_an_interrupt_is_passed_on_and_a_second_one_ends_all(tmp_path: Path) -> 
 def test_in_a_notebook() -> None:
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
+    # At each fork, another thread of the kernel is printing: it has the lock of stdout, whose text is not sent yet.
     cell = dedent("""
+        import os, sys, threading
         from pilekit import notebook_launch
         from pilekit.workers.ranks import join
+        printing, forked = threading.Semaphore(0), threading.Semaphore(0)
+        def prints():
+            with sys.stdout._buffer_lock:
+                print("once")
+                printing.release()
+                forked.acquire()
+        def before():
+            threading.Thread(target=prints).start()
+            printing.acquire()
+        os.register_at_fork(before=before, after_in_parent=forked.release)
         def rank_of(add):
             ranks = join()
             print("rank", ranks.rank)
@@ -153,3 +165,5 @@ def test_in_a_notebook() -> None:
     nbclient.NotebookClient(
         notebook, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}
     ).execute()
+    stdout = "".join(output["text"] for output in notebook.cells[0].outputs if output.get("name") == "stdout")
+    assert stdout.count("once") == 2 * 2
