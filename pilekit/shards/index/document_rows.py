@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 SCANNED_FROM_BYTES = 96 << 20
 """Loading the compiled scan takes half a second and 80 MB. It saves that time on about this many stored bytes."""
 
+LARGEST_SCANNED_HEAD = 2 << 20
+"""A line of more bytes that crossed the border of two pieces of text is decoded, if texts are hashed."""
+
 Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
 
@@ -183,36 +186,35 @@ class LineScanner:
         self._see_texts = see_texts
         self._known: dict[str, int] = {}
         self._table = json_line_kernel.known_labels(self._known)
-        self._arrays = np.empty((4, lines), dtype=np.int64)
+        self._arrays = np.empty((4, 1 + lines), dtype=np.int64)
         self._texts = np.empty(0, dtype=np.uint8)
 
     def documents(self, block: LineBlock) -> Iterator[DocumentsRead]:
         """The documents of the next block, in parts of bounded size; counts its lines."""
         careful, blank = self._kernel.CAREFUL, self._kernel.BLANK
-        head, heads = block.head, [] if block.head is None else [block.head]
-        view = memoryview(block.data)
+        head, view = block.head, memoryview(block.data)
         data = np.frombuffer(view, dtype=np.uint8)
-        if self.hashed and len(self._texts) < len(data):
-            self._texts = np.empty(len(data), dtype=np.uint8)
-        texts = (self._texts,) if self.hashed else ()
         begins, ends, codes, sizes = self._arrays
+        first = written = 0  # lines and bytes of texts before those of `data`
+        if head is not None:  # The line that crossed a border comes first.
+            first, codes[0], sizes[0] = 1, careful, 0
+            if not self.hashed or len(head) <= LARGEST_SCANNED_HEAD:
+                self._scan(np.frombuffer(head, dtype=np.uint8), 0, len(head), 0, 0)
+            written = int(sizes[0]) if codes[0] >= 0 else 0
         begin = block.begin
-        while heads or begin < block.end:
-            count, begin = self._kernel.scan_lines(
-                data, begin, block.end, *self._form, *self._table, begins, ends, codes, sizes, *texts
-            )
+        while first or begin < block.end:
+            count, begin = self._scan(data, begin, block.end, first, written)
+            count += first
             code, size = codes[:count], sizes[:count]
             hashes = self._hashes(size[code >= 0]) if self.hashed else []
             if self._see_texts is not None:
                 self._see_texts(self._texts[: int(size[code >= 0].sum())], size[code >= 0])
-            places = np.flatnonzero(code == careful).tolist()
-            unscanned = [*heads, *(view[begins[place] : ends[place]] for place in places)]
-            # The line that crossed a border, if there is one, comes first and is decoded.
-            code = np.concatenate([np.full(len(heads), careful), code])
-            size = np.concatenate([np.full(len(heads), 0), size])
-            heads = []
-            numbers, scanned = np.arange(block.count.lines, block.count.lines + len(code)), code >= 0
-            block.count.lines += len(code)
+            unscanned = [
+                head if head is not None and place == 0 else view[begins[place] : ends[place]]
+                for place in np.flatnonzero(code == careful).tolist()
+            ]
+            numbers, scanned = np.arange(block.count.lines, block.count.lines + count), code >= 0
+            block.count.lines += count
             rows = DocumentRows(
                 numbers[scanned], code[scanned], list(self._known), size[scanned], np.array(hashes, dtype=np.uint64)
             )
@@ -222,9 +224,16 @@ class LineScanner:
                 del batch
                 rows = _merge(rows, decoded)
                 self._learn(decoded.labels, len(unscanned), int(np.count_nonzero(code != blank)))
-            lines = _ScannedLines(rows.numbers - numbers[0], head, view, begins[:count], ends[:count])
+            lines = _ScannedLines(rows.numbers - numbers[0], head, view, begins[first:count], ends[first:count])
             yield DocumentsRead(rows.named(self.names), self.parser.format, lines.chosen)
-            head = None
+            head, first, written = None, 0, 0
+
+    def _scan(self, data: npt.NDArray[np.uint8], begin: int, end: int, first: int, written: int) -> tuple[int, int]:
+        """`scan_lines` into the arrays from row `first` on, and into the texts from byte `written` on."""
+        if self.hashed and len(self._texts) < written + len(data):
+            self._texts = np.concatenate([self._texts[:written], np.empty(len(data), dtype=np.uint8)])
+        texts = (self._texts[written:],) if self.hashed else ()
+        return self._kernel.scan_lines(data, begin, end, *self._form, *self._table, *self._arrays[:, first:], *texts)
 
     def _hashes(self, sizes: Int64) -> list[int]:
         """The hashes of texts of these sizes, stored end to end."""
