@@ -6,10 +6,11 @@
 
 All compare word 5-grams by 128 permutations at a threshold of 0.8, as nearly as each tool allows (see
 `dedup/dedup_peers.py`). pilekit runs with `--no-write`, which is the work of the other tools, and once with clean
-shards, which no other tool writes. `zstd, level 3` only compresses the text, in frames of 1 MiB and by all cores: most
-frames of this input lose a line, so clean shards cannot be written in less CPU time than both together. Reading,
-decompressing and parsing are timed for all others. Starting is not timed: each
-measurement is a process of its own that has deduplicated a tiny shard before. All may use all cores, and a few do.
+shards, which no other tool writes. `zstd, level 3` only compresses the text, in frames of 1 MiB and by all cores.
+`zstd, decode and level 3` decodes it before, as whoever leaves lines out must. Most frames of this input lose a line,
+so clean shards cannot be written in less CPU time than `--no-write` and the latter take together. Reading,
+decompressing and parsing are timed for all others. Starting is not timed: each measurement is a process of its own that
+has deduplicated a tiny shard before. All may use all cores, and a few do.
 
 Speed is measured on at most as much of the input as a contender processes in about a minute. Recall and precision are
 measured on the input's beginning, the same for all, where every pair of documents is compared exactly:
@@ -48,7 +49,7 @@ from tests.dedup.test_recall import BINS, outcomes  # noqa: E402
 DATA = BENCH / "data" / "dedup"
 THRESHOLD = 0.8
 PILEKIT = ("pilekit dedup --no-write", "pilekit dedup, clean shards")
-COMPRESSION = "zstd, level 3"
+COMPRESSION = {"zstd, level 3": "memory", "zstd, decode and level 3": "shard"}
 
 DEDUPLICATE = """
 import json, resource, shutil, sys, time
@@ -67,21 +68,29 @@ if __name__ == "__main__":
 
 COMPRESS = """
 import json, os, sys, time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 import zstandard
 
-frames, frame_bytes = [], 1 << 20
-with zstandard.open(sys.argv[1], "rb") as file:
-    while frame := file.read(frame_bytes):
-        frames.append(frame)
+source, shard = sys.argv[1:]
+frame_bytes, cores = 1 << 20, os.cpu_count()
 
-def compress(number):
-    compressor = zstandard.ZstdCompressor(level=3, write_checksum=True)
-    return sum(len(compressor.compress(frame)) for frame in frames[number::os.cpu_count()])
+def frames():
+    with zstandard.open(shard, "rb") as file:
+        while frame := file.read(frame_bytes):
+            yield frame
 
-with ThreadPoolExecutor() as threads:
+def compress(frame):
+    return len(zstandard.ZstdCompressor(level=3, write_checksum=True).compress(frame))
+
+texts, waiting, written = list(frames()) if source == "memory" else frames(), deque(), 0
+with ThreadPoolExecutor(cores) as threads:
     begin, used = time.perf_counter(), time.process_time()
-    written = sum(threads.map(compress, range(os.cpu_count())))
+    for text in texts:
+        waiting.append(threads.submit(compress, text))
+        if len(waiting) > 3 * cores:
+            written += waiting.popleft().result()
+    written += sum(future.result() for future in waiting)
     print(json.dumps({"seconds": time.perf_counter() - begin, "cpu_seconds": time.process_time() - used,
                       "written": written}))
 """
@@ -106,11 +115,11 @@ def main() -> None:
         show(chosen, runs, [table("growth", runs, shards[0].name)])
         return
     source = tuple(path.resolve() for path in chosen.shards or [generated(chosen.megabytes)])
-    names = [*PILEKIT, COMPRESSION, *PEERS]
+    names = [*PILEKIT, *COMPRESSION, *PEERS]
     if chosen.only:
         names = [name for name in names if name.startswith(tuple(chosen.only))]
-    limits = {COMPRESSION} & set(names)
-    names = [name for name in names if name not in limits]
+    limits = [name for name in names if name in COMPRESSION]
+    names = [name for name in names if name not in COMPRESSION]
     found = {name: environment(name) for name in names}
     pythons = {name: python for name, python in found.items() if python is not None}
 
@@ -127,11 +136,11 @@ def main() -> None:
         shard, size = beginning(source, most)
         return {**deduplicated(name, pythons[name], shard)[0], **quality[name], "amount": size}
 
-    def compress() -> Figures:
+    def compress(name: str) -> Figures:
         shard, size = beginning(source, chosen.megabytes)
-        return {**run_peer(Path(sys.executable), COMPRESS, shard), "amount": size}
+        return {**run_peer(Path(sys.executable), COMPRESS, COMPRESSION[name], shard), "amount": size}
 
-    contenders = {name: partial(run, name) for name in pythons} | dict.fromkeys(limits, compress)
+    contenders = {name: partial(run, name) for name in pythons} | {name: partial(compress, name) for name in limits}
     measured = take_turns(contenders, chosen.rounds)
     extra = {
         "MB": lambda rounds: f"{rounds[0]['amount'] / 1e6:,.0f}",
