@@ -388,7 +388,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         """With weights by step: the epochs that so many documents are of each subset; else nothing."""
         mixture = self._iteration.mixture
         names = () if mixture is None else mixture.names
-        return {name: documents.get(name, 0) / len(self._documents.of_subset(name)) for name in names}
+        return {name: documents.get(name, 0) / self._documents.uses_of_subset(name) for name in names}
 
     def stats(self) -> dict[str, Any]:
         """Counts of all batches that this rank was handed since the run began, resumed parts included.

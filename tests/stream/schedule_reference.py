@@ -6,8 +6,9 @@ change of the shares. Only `mix` and `permutation` are pilekit's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import xxhash
@@ -22,6 +23,7 @@ from tests.stream.reference import (
     Piece,
     Plan,
     Row,
+    is_used,
     selected,
     steps_of_lanes,
     window_rows,
@@ -97,14 +99,18 @@ def subset_documents(
     in_rows = [min(plan.seq_len, length - at) for length in lengths for at in range(0, length, plan.seq_len)]
     wait = Fraction(spread * (sum(length * length for length in in_rows) / sum(lengths)))
 
+    needed = [math.ceil(max(plan.weights.get((line.shard, line.number), 1.0) for line in lines)) for lines in units]
+    slots = [(copy, unit) for copy in range(max(needed)) for unit in range(len(units)) if copy < max(1, needed[unit])]
+
     def documents() -> Iterator[Line]:
         position = lane
         while True:
-            epoch, place = divmod(position, len(units))
-            number = int(permutation(len(units), seed, UNITS, epoch)[place])
-            for inside in permutation(len(units[number]), seed, DOCUMENTS, epoch, number, 0).tolist():
-                if plan.keep is None or plan.keep(units[number][inside]):
-                    yield units[number][inside]
+            epoch, place = divmod(position, len(slots))
+            copy, number = slots[int(permutation(len(slots), seed, UNITS, epoch)[place])]
+            for inside in permutation(len(units[number]), seed, DOCUMENTS, epoch, number, copy).tolist():
+                line = units[number][inside]
+                if is_used(replace(plan, seed=seed), epoch, copy, line) and (plan.keep is None or plan.keep(line)):
+                    yield line
             position += plan.lanes
 
     return documents(), wait

@@ -11,6 +11,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from tests.stream.collecting import Way, counted, read_in_turn, run, run_ranks, 
 from tests.stream.conftest import Settings
 from tests.stream.corpora import Made, made
 from tests.stream.reference import Encoder, Line, Plan, Row, lane_documents, optimizer_steps
+from tests.stream.schedule_reference import Mixing, scheduled_steps
 
 Place = tuple[str, int]
 
@@ -105,6 +107,40 @@ def test_steps_are_the_references_on_any_topology(
         found, states = run_ranks(ranks, folder, given, way, workers, 6 * grad_accum, states)
         assert steps_of(found, grad_accum) == counted(wanted[step : step + 6]), (way, workers, ranks)
         step += 6
+
+
+@pytest.mark.parametrize("packing", ["best_fit", "concat"])
+def test_weights_by_step_count_copies_in_each_subsets_epochs(
+    copied: Deduplicated, settings: Settings, encode: Encoder, packing: Any, tmp_path: Path
+) -> None:
+    """The steps are the reference's on two ranks, after a resume, and from token files."""
+    entries = [(0, {"ArXiv": 1.0, "Github": 1.0}), (7, {"Pile-CC": 3.0, "Github": 1.0})]
+    usual: Any = {"rows": 8, "columns": 2, "global_batch_size": 16, "seq_len": 64, "window": 16, "packing": packing}
+    plan = Plan(copied.corpus.shards, **usual, weights=copied.weights(0.6))
+    wanted = scheduled_steps(copied.kept, plan, Mixing(entries, 2), encode, 20)
+    changes: Any = {
+        **settings,
+        "dedup": copied.folder,
+        "copies": 0.6,
+        "weights": entries,
+        "ramp": 2,
+        "packing": packing,
+    }
+    tokenize_corpus(copied.corpus.folder, tmp_path / "tokens", settings["tokenizer"])
+    for data in (copied.corpus.folder, tmp_path / "tokens"):
+        ranks, saved = run_ranks(2, data, {**changes, "batch_size": 8}, "loader", 1, 9, None)
+        assert steps_of(ranks, 1) == counted(wanted[:9])
+        state = json.dumps(PileStream.merge_state_dicts([json.loads(one) for one in saved]))
+        assert run(data, {**changes, "batch_size": 16}, batches=11, state=state)[0] == wanted[9:]
+    stream = PileStream(copied.corpus.folder, **{**changes, "lanes": (1, 1), "batch_size": 16})
+    deque(islice(stream, 20), maxlen=0)
+    weights = copied.weights(0.6)
+    for name, told in stream.explain()["epochs"].items():
+        own = [line for line in copied.kept if line.subset == name]
+        uses = sum(weights.get((line.shard, line.number), 1.0) for line in own)
+        begun = stream.stats()["subsets"][name]["documents"]
+        assert told == {"documents": len(own), "epochs": pytest.approx(begun / uses)}
+        assert uses > len(own)
 
 
 def test_no_copies_are_todays_order(copied: Deduplicated, settings: Settings, steps: Any) -> None:

@@ -222,7 +222,6 @@ def test_wrong_schedules_are_refused(corpora: Corpora, settings: Settings, tmp_p
         ([(0, one)], {"subsets": ["ArXiv"]}, "weights replaces repeats and subsets"),
         ([(0, one)], {"epochs": 1, "lanes": "auto"}, "1 epoch and weights by step exclude each other"),
         ([(0, one)], {"tokenizer": None}, "weights are shares of tokens"),
-        ([(0, one)], {"dedup": "x", "copies": 0.5}, "copies = 0.5 and weights by step exclude each other"),
         (one, {"ramp": 5}, "ramp = 5: is the number of steps in which weights change, and they do not"),
         (None, {"ramp": 5}, "ramp = 5"),
     ]

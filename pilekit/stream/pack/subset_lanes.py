@@ -7,7 +7,8 @@ A lane reads its share of each sequence as any lane does (read/random_access.py)
 it has read (drawn_windows.py, which has the argument why nothing is lost or doubled).
 
 A unit has at most 256 documents, a sixteenth of a lane's share of an epoch, and about as many as fill the lane's part
-of `UNIT_BYTES` of text. All subsets' units together are what a lane holds beyond its window.
+of `UNIT_BYTES` of text. All subsets' units together are what a lane holds beyond its window. With `copies` a unit
+stands in its subset's epoch as often as its heaviest document counts, as in one order of all documents.
 """
 
 from __future__ import annotations
@@ -70,8 +71,9 @@ def new_mixture(
     """The mixture of a new run. PilekitError if a subset has no documents, and under the sequential plan."""
     if selected.count is None or tokenizer is None:
         raise PilekitError(
-            f"weights need random access to draw documents, and the plan is sequential: {selected.plan.reason}; write "
-            "the corpus again with `pilekit reframe`, or give repeats"
+            "weights by step need random access to draw documents, and the plan is sequential: "
+            f"{selected.plan.reason}; write the corpus again with `pilekit reframe`, or make token files of it with "
+            "`pilekit tokenize`"
         )
     names = schedule.names
     selected.find_subsets(names)
@@ -131,7 +133,8 @@ class SubsetLanes:
         for name, unit in mixture.units.items():
             documents = selected.of_subset(name)
             seed = int(mix(selected.seed, _SUBSETS, xxhash.xxh3_64_intdigest(name.encode())))
-            sequence = UnitSequence(len(documents), unit, 1, seed, grid.lanes, selected.shuffle)
+            slots = selected.slots_of_subset(name, unit)
+            sequence = UnitSequence(len(documents), unit, 1, seed, grid.lanes, selected.shuffle, slots)
             self._of_subset.append(RandomAccess(selected, sequence, name, documents, readers))
 
     def starts(self) -> Int64:

@@ -95,6 +95,7 @@ class StreamDocuments:
     def __post_init__(self) -> None:
         self.count: int | None = None
         self._of_subset: dict[str, CorpusBitmap] = {}
+        self._uses_of_subset: dict[str, float] = {}
         self.versions: tuple[str, ...] = ()
         self.weights: LineWeights | None = None
         self._slots: tuple[int, Int64] | None = None
@@ -179,6 +180,22 @@ class StreamDocuments:
         if not len(documents):
             raise PilekitError(f"weights names {shortened(name, 80)}, which has no document here; leave it out")
         return documents
+
+    def uses_of_subset(self, name: str) -> float:
+        """The uses of a subset's documents in an epoch of its own: their number, or the sum of their weights."""
+        documents, weights = self.of_subset(name), self.weights
+        if weights is None:
+            return len(documents)
+        if name not in self._uses_of_subset:
+            sums = (weights.of(shard, numbers).sum() for shard, numbers in enumerate(_numbers(documents.lines)))
+            self._uses_of_subset[name] = float(sum(sums))
+        return self._uses_of_subset[name]
+
+    def slots_of_subset(self, name: str, unit: int) -> Int64 | None:
+        """The slots of a subset's own sequence in units of this size (see `Sequence`); None without weights."""
+        if self.weights is None:
+            return None
+        return slots_of(self.weights.heaviest(_numbers(self.of_subset(name).lines), unit))
 
     def find_subsets(self, names: Sequence[str]) -> None:
         """Find the documents of these subsets, in one pass through the indexes."""
@@ -269,20 +286,17 @@ class StreamDocuments:
         """With weights: the sum of all documents' weights."""
         if self.weights is None:
             return None
-        return float(sum(self.weights.of(shard, numbers).sum() for shard, numbers in enumerate(self._numbers())))
+        numbers_of_shards = enumerate(_numbers(self.documents.lines))
+        return float(sum(self.weights.of(shard, numbers).sum() for shard, numbers in numbers_of_shards))
 
     def slots(self, unit: int) -> Int64 | None:
         """The slots of the sequence in units of this size (see `Sequence`); None without weights."""
         if self.weights is None:
             return None
         if self._slots is None or self._slots[0] != unit:
-            heaviest = self.weights.heaviest(self._numbers(), unit)
+            heaviest = self.weights.heaviest(_numbers(self.documents.lines), unit)
             self._slots = unit, slots_of(heaviest * self.largest_factor)
         return self._slots[1]
-
-    def _numbers(self) -> Iterator[Int64]:
-        """The numbers of the selected documents of each shard."""
-        return (lines.numbers(0, len(lines)) for lines in self.documents.lines)
 
     def moved_places(self, places: Int64, old_per_epoch: int, unit: int) -> Int64:
         """`places`, int64 [L, 3], for changed subsets or repeats: equally far in the epoch, at a window's start."""
@@ -360,6 +374,11 @@ def checked_filters(filters: Sequence[Stage]) -> tuple[Stage, ...]:
             "stream's documents are read by many processes; run `pilekit dedup` and give dedup=FOLDER"
         )
     return tuple(chain.stages)
+
+
+def _numbers(by_shard: Sequence[LineBitmap]) -> Iterator[Int64]:
+    """The numbers of the chosen lines of each shard."""
+    return (lines.numbers(0, len(lines)) for lines in by_shard)
 
 
 def _hash(value: object) -> str:

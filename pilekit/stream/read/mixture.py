@@ -74,11 +74,6 @@ def exact_mixture(
                 f"copies = {settings.copies:g} weighs the documents that a dedup kept by the number of their copies; "
                 "give dedup too, or leave copies out"
             )
-        if settings.copies and isinstance(shares, Schedule):
-            raise PilekitError(
-                f"copies = {settings.copies:g} and weights by step exclude each other: in a subset's own sequence each "
-                "document stands once; leave one out"
-            )
     with of_setting("subsets"):
         # A schedule selects by itself, because it may gain subsets.
         names = list(shares) if isinstance(shares, dict) else settings.subsets
