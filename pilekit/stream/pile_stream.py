@@ -6,54 +6,38 @@ fixed lanes (lane_grid.py). Ranks, micro-batches and DataLoader workers only dec
 step. So a step's content is the same for every valid world size, accumulation and number of workers, and a run can
 resume with other numbers of these.
 
-This file makes a stream from its settings, and reads and writes its state. iteration.py makes the batches, and records
-the place of each lane after the batches that were handed out. `stream.loader()` records each batch, with any number of
-workers. Iterating the stream in one process records them too. With a stock DataLoader, `stream.advance(batch)` records
-them.
+stream_parts.py makes a stream from its settings. iteration.py makes the batches, and records the place of each lane
+after the batches that were handed out. This file reads and writes the state. `stream.loader()` records each batch, with
+any number of workers. Iterating the stream in one process records them too. With a stock DataLoader,
+`stream.advance(batch)` records them.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
 from pilekit.artifacts.checked import checked
-from pilekit.artifacts.settings import FromZero, of_setting, takes_settings
-from pilekit.dedup.cluster_weights import ClusterWeights
-from pilekit.dedup.drop_duplicates import DropDuplicates
-from pilekit.display.progress import Reached, byte_progress
+from pilekit.artifacts.settings import FromZero, takes_settings
+from pilekit.display.progress import Reached
 from pilekit.display.wrong_names import NearestNames
 from pilekit.errors import PilekitError, counted
-from pilekit.shards.random_access.frame_cache import FrameCache
-from pilekit.stream.batch.batch import Batch, BatchWriter, checked_outputs
-from pilekit.stream.batch.build_batches import BatchBuilder, rows_of_step
-from pilekit.stream.batch.mlm import Masking
-from pilekit.stream.batch.plant import PlantedRows
-from pilekit.stream.batch.without import Without
+from pilekit.stream.batch.batch import Batch, checked_outputs
+from pilekit.stream.batch.build_batches import rows_of_step
 from pilekit.stream.explanation import Explanation, explain, order_of
-from pilekit.stream.finite_pass import Epoch, Passes
-from pilekit.stream.iteration import Iteration
+from pilekit.stream.finite_pass import Epoch
 from pilekit.stream.loader import StreamLoader, refuse_second_sharding
-from pilekit.stream.order.lane_grid import COLUMNS, Grid, Share, batch_sizes, default_rows
-from pilekit.stream.order.schedule import Schedule
+from pilekit.stream.order.lane_grid import Grid, Share
 from pilekit.stream.order.topology import rank_of_world
-from pilekit.stream.pack.subset_lanes import moved_columns, new_mixture, resumed_mixture
-from pilekit.stream.pack.window import Layout, Window, padding, pieces_of
-from pilekit.stream.read.document_selection import StreamDocuments, checked_filters
-from pilekit.stream.read.mixture import exact_mixture
-from pilekit.stream.read.read_plan import choose_plan
-from pilekit.stream.read.sequential import default_grid
-from pilekit.stream.read.token_files import TokenCorpus, TokenIndex, corpus_of
+from pilekit.stream.pack.subset_lanes import moved_columns, resumed_mixture
+from pilekit.stream.pack.window import Window, padding, pieces_of
+from pilekit.stream.read.token_files import TokenCorpus
 from pilekit.stream.record import Record
-from pilekit.stream.settings import PLANTED, StreamSettings
+from pilekit.stream.settings import StreamSettings
 from pilekit.stream.state import (
     Counts,
     StatePlan,
@@ -64,7 +48,8 @@ from pilekit.stream.state import (
     loaded_state,
     merge,
 )
-from pilekit.tokenize import Tokenizer, load_tokenizer
+from pilekit.stream.stream_parts import stream_parts
+from pilekit.tokenize import Tokenizer
 
 
 class PileStream(NearestNames, IterableDataset[Batch]):
@@ -95,132 +80,25 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         size does not fit the grid, the PilekitError lists the sizes that do.
         """
         settings.check()
-        self.is_raw, epochs = settings.tokenizer is None, settings.epochs
-        self.seq_len, self.packing, self.window = settings.seq_len, settings.packing, settings.window
-        self.seed, outputs = settings.seed, checked_outputs(settings.outputs)
+        self.is_raw, self.seq_len, self.packing = settings.tokenizer is None, settings.seq_len, settings.packing
+        self.window, self.seed = settings.window, settings.seed
+        outputs = checked_outputs(settings.outputs)
         self.rank, self.world_size = rank_of_world(settings.rank, settings.world_size, settings.num_replicas)
         self._lanes = None if settings.lanes == "auto" else settings.lanes
         sizes = (settings.batch_size, settings.grad_accum, settings.global_batch_size)
         self._sizes = (1, *sizes[1:]) if self.is_raw and sizes[0] is sizes[2] is None else sizes
-        global_batch_size, accumulation = batch_sizes(self.world_size, *self._sizes)
-
-        with of_setting("data"):
-            self.corpus = corpus_of(settings.data, settings.manifest)
-        self._tokenizer = None if self.is_raw else _tokenizer_with_eod(settings.tokenizer)
-        self.subsets, self.repeats, shares = exact_mixture(settings, self.corpus.manifest)
-        plan = self.corpus.plan(self._tokenizer, settings) if isinstance(self.corpus, TokenCorpus) else None
-        with of_setting("dedup"):
-            masks = None if settings.dedup is None else DropDuplicates(Path(settings.dedup))
-        if plan is None:
-            with byte_progress("indexing", self.corpus.size) if self.rank == 0 else nullcontext() as advance:
-                plan = choose_plan(self.corpus, on_error=settings.on_error, advance=advance)
-        self._documents = StreamDocuments(
-            corpus=self.corpus,
-            plan=plan,
-            subsets=self.subsets,
-            repeats=self.repeats,
-            filters=checked_filters(settings.filters),
-            dedup=masks,
-            clusters=ClusterWeights(masks, settings.copies, settings.copies_max) if masks and settings.copies else None,
-            seed=settings.seed,
-            shuffle=settings.shuffle,
-            shuffle_block=settings.shuffle_block,
-            on_error=settings.on_error,
-            raw=self.is_raw,
-            cache=None if settings.cache is None else FrameCache.at(settings.cache, settings.cache_bytes),
-            beside=(PLANTED,) if settings.plant else (),
-        )
-        if isinstance(shares, dict):
-            self.repeats = self._documents.take_weights(shares, self._tokenizer, settings.append_eod)
-        self.subset_names = tuple(self._documents.subset_ids)
-        self._fingerprint = {**self._documents.fingerprint(), "tokenizer": None}
-        self.without: Without | None = None
-        self.altered: dict[str, Any] = {}
-        if settings.without is not None:
-            with of_setting("without"):
-                self.without = Without.of(settings.without, self._documents)
-            self._fingerprint["without"] = self.without.identity
-            self.altered["without"] = {"source": str(settings.without), **self.without.identity}
-        plant = self._planted_rows(settings)
-        layout, writer = Layout(1, "concat", self.window, True, self.seed), None  # without tokens a document is a row
-        if self._tokenizer is not None:
-            layout = Layout(self.seq_len, self.packing, self.window, settings.append_eod, self.seed)
-            writer = self._packed_rows(self._tokenizer, layout, settings.objective, outputs)
-        make_builder = partial(
-            BatchBuilder,
-            layout=layout,
-            tokenizer=self._tokenizer,
-            writer=writer,
-            shard_names=self.shard_names,
-            token_files=[index for index in plan.indexes if isinstance(index, TokenIndex)],
-            without=self.without,
-            plant=plant,
-        )
-        if epochs is not None:
-            rows, columns = 1, 1
-        elif self._lanes is not None:
-            rows, columns = self._lanes
-        elif plan.name == "sequential":
-            rows, columns = default_grid(len(self.corpus.shards), self.world_size)
-        else:
-            rows, columns = default_rows(global_batch_size, self.world_size, accumulation), COLUMNS
-        grid = Grid(rows, columns, global_batch_size, plan.name, finite=epochs is not None)
-        if plant is not None:
-            with of_setting("plant"):
-                plant.places(global_batch_size)
-        share = grid.share(self.rank, self.world_size, accumulation)
-        passes = None if epochs is None else Passes(epochs, settings.drop_last)
+        parts = stream_parts(settings, outputs, self.rank, self.world_size, self._sizes)
+        self.corpus, self._tokenizer, self._documents = parts.corpus, parts.tokenizer, parts.documents
+        self.subsets, self.repeats = parts.subsets, parts.repeats
+        self.subset_names, self.shard_names = tuple(parts.documents.subset_ids), parts.shard_names
+        self.without, self.altered = parts.without, parts.altered
+        self._fingerprint, self._iteration = parts.fingerprint, parts.iteration
         self._changes: list[dict[str, Any]] = []
-        unit, mixture = self._documents.default_unit(grid.lanes), None
-        if isinstance(shares, Schedule):
-            with of_setting("weights"):
-                mixture = new_mixture(self._documents, shares, grid.lanes, self._tokenizer, layout)
-            self._fingerprint["weights"] = shares.to_json()
-        self._iteration = Iteration(self._documents, make_builder, share, unit, passes, mixture)
 
     def __repr__(self) -> str:
         count = "" if self._documents.count is None else f"{counted(self._documents.count, 'document')}, "
         content = "untokenized" if self._tokenizer is None else f"rows of {self.seq_len} tokens"
         return f"PileStream({self.corpus!r}, {count}batches of {self.batch_size}, {content})"
-
-    def _planted_rows(self, settings: StreamSettings) -> PlantedRows | None:
-        """The rows of `plant`; they are added to the fingerprint and to `altered`, and their files to `shard_names`."""
-        self.shard_names = tuple(shard.name for shard in self.corpus.shards)
-        if not settings.plant or self._tokenizer is None:
-            return None
-        with of_setting("plant"):
-            plant = PlantedRows.of(
-                settings.plant,
-                self.corpus,
-                self._tokenizer,
-                subset=self.subset_names.index(PLANTED),
-                seq_len=settings.seq_len,
-                append_eod=settings.append_eod,
-                seed=settings.seed,
-            )
-        self._fingerprint["plant"], self.altered["plant"] = plant.identity(), plant.described()
-        self.shard_names += tuple(plant.names)
-        return plant
-
-    def _packed_rows(
-        self, tokenizer: Tokenizer, layout: Layout, objective: Literal["clm", "mlm"], outputs: Sequence[str]
-    ) -> BatchWriter:
-        """The writer that turns rows into batches; its settings are added to the fingerprint."""
-        assert tokenizer.eos_id is not None
-        pad_id = tokenizer.eos_id if tokenizer.pad_id is None else tokenizer.pad_id
-        backend = f"{tokenizer.backend} {importlib.metadata.version(tokenizer.backend)}"
-        special = {"treated_as": tokenizer.special_tokens, "eos_id": tokenizer.eos_id, "pad_id": pad_id}
-        self._fingerprint |= {
-            "tokenizer": tokenizer.fingerprint,
-            "special_tokens": special,
-            "backend": backend,
-            "seq_len": layout.seq_len,
-            "packing": layout.packing,
-            "append_eod": layout.append_eod,
-            "objective": objective,
-        }
-        masking = Masking.for_tokenizer(tokenizer) if objective == "mlm" else None
-        return BatchWriter(layout.seq_len, outputs, pad_id, tokenizer.eos_id, masking)
 
     @property
     def share(self) -> Share:
@@ -436,15 +314,3 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         mixture, counts = self._iteration.mixture, self._iteration.record.by_subset(self.subset_names)
         epochs = self.epochs_of({name: documents for name, (documents, _) in counts.items()})
         return explain(self._documents, self.share, self._iteration.unit, window, self.packing, mixture, epochs)
-
-
-def _tokenizer_with_eod(tokenizer: object) -> Tokenizer:
-    """Load the tokenizer from a path or an object; PilekitError if it has no end-of-document token."""
-    with of_setting("tokenizer"):
-        loaded = load_tokenizer(tokenizer)
-        if loaded.eos_id is None:
-            raise PilekitError(
-                f"the tokenizer {loaded.path} has no end-of-document token, which must follow every document; name it "
-                'as "eos_token" in a tokenizer_config.json beside it'
-            )
-    return loaded

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from pilekit.documents import Document
 from pilekit.pipeline.functions import document_filter
-from pilekit.stream import pile_stream
+from pilekit.stream import stream_parts
 from pilekit.stream.batch.batch import COLUMNS, OUTPUTS, Batch
 from pilekit.stream.pile_stream import PileStream
 from pilekit.stream.read.read_plan import choose_plan
@@ -46,7 +46,7 @@ def read_in_turn(on: bool = True) -> Iterator[None]:
     """Tiny shards are treated like the Pile's: not kept in memory, and read without seeking, so one after another."""
     with pytest.MonkeyPatch.context() as patch:
         if on:
-            patch.setattr(pile_stream, "choose_plan", partial(choose_plan, held_bytes=0, most_decoded=0))
+            patch.setattr(stream_parts, "choose_plan", partial(choose_plan, held_bytes=0, most_decoded=0))
         yield
 
 
