@@ -39,7 +39,7 @@ class _ManyEvaluations(click.Command):
 @click.option("--question", metavar="FIELD", help="The question, whose answer is a record's secret.")
 @click.option("--answer", metavar="FIELD", help="The answer, or with --choices its label, number from 0 or letter.")
 @click.option("--choices", metavar="FIELD", help="The possible answers.")
-@click.option("--reach", type=click.IntRange(0), default=500, help="Characters between a question and a leaked answer.")
+@click.option("--reach", type=click.IntRange(0), default=500, help="Most characters from question to a leaked answer.")
 @click.option("--cut", metavar="VERDICTS", help="What to cut: leak,question,text.  [default: leak,question; see above]")
 @click.option("--ngram", type=click.IntRange(1, 100), default=13, help="Words in an n-gram.")
 @click.option("--common", type=click.IntRange(0), default=10, help="Ignore n-grams in more documents; 0: ignore none.")
@@ -69,6 +69,7 @@ def command(
     Example:
       pilekit decontaminate data/ --against gsm8k.parquet svamp.jsonl --fields question,answer
       pilekit decontaminate data/ --against val.jsonl.zst --no-write
+      pilekit decontaminate data/ --against trivia.jsonl --question question --answer answer --cut leak
       pilekit decontaminate data/ --against mmlu.parquet --question question --choices choices --answer answer
     """
     from pilekit.cutting.decontaminate import decontaminate_corpus
@@ -89,6 +90,8 @@ def command(
         print_fitted(result.verdicts())
         click.echo()
     print_fitted(result.table())
+    if options["question"] is not None and not has_answers(summary):
+        say(f"no record has an answer in {options['answer']}, so every span is text")
     say(f"{sum_of(summary, 'untouched', 'cut', 'dropped')}; {counted(summary['pieces'], 'piece')}")
     written = "" if no_write else "clean shards, "
     say(f"{written}hits.parquet and evaluations.parquet in {result.folder}")

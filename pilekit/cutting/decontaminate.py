@@ -92,6 +92,11 @@ def decontaminate_corpus(
     if shared:
         raise PilekitError(f"{min(shared)}: is in the corpus too; an evaluation would be cut out of itself")
     verdicts: list[Verdict] | None = None if cut is None else sorted({cut} if isinstance(cut, str) else set(cut))
+    if question is None and verdicts and {"leak", "question"}.issuperset(verdicts):
+        raise PilekitError(
+            f"cut is {' and '.join(verdicts)}, but without a question every span is text; name the fields of question "
+            "and answer"
+        )
     parameters = {"fields": named.texts, "ngram": ngram, "common": common, "window": window, "remove": remove}
     secret = {"question": question, "answer": answer, "choices": choices, "reach": reach if question else None}
     parameters |= {name: value for name, value in (secret | {"cut": verdicts}).items() if value is not None}

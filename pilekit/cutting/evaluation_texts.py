@@ -57,7 +57,7 @@ class Texts:
                 texts, place = _texts_of(raw, self.record_fields, shard, number), f"{shard.path}, record {number:,}"
                 answers = self.record_fields.answers(raw, place) if self.record_fields.question in texts else []
                 present_fields.update(texts)
-                absent -= {name for name in absent if raw.get(name) is not None}
+                absent.difference_update(raw)
                 record = evaluation, number, None if raw.get("id") is None else str(raw["id"])
                 for name, text in texts.items():
                     words, count = compacted(text)
@@ -70,9 +70,9 @@ class Texts:
                 self.records.append(record)
                 self.answers.append([words for answer in answers if (words := _first_words(answer, ngram))])
             if not present_fields:
-                raise _no_field(shard, self.record_fields.searched)
+                raise _no_field(shard, self.record_fields.searched, self.record_fields)
         if absent:
-            raise _no_field(corpus.shards[0], sorted(absent))
+            raise _no_field(corpus.shards[0], sorted(absent), self.record_fields)
 
     @staticmethod
     def shortest(ngram: int, is_item: bool) -> int:
@@ -84,9 +84,11 @@ def _first_words(text: str, most: int) -> bytes:
     return b"".join(word + b" " for word in compacted(text)[0].split(b" ", most)[:most] if word)
 
 
-def _no_field(shard: Shard, fields: Sequence[str]) -> PilekitError:
-    has = fields_of(first_records([shard]))
-    return PilekitError(f"{shard.path}: no record has a field {', '.join(fields)}{has}; name the text with --fields")
+def _no_field(shard: Shard, names: Sequence[str], fields: RecordFields) -> PilekitError:
+    has, options = fields_of(first_records([shard])), dict.fromkeys(map(fields.option, names))
+    return PilekitError(
+        f"{shard.path}: no record has a field {', '.join(names)}{has}; name another with {' or '.join(options)}"
+    )
 
 
 def evaluation_names(shards: Sequence[Shard]) -> list[str]:

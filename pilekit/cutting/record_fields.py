@@ -54,6 +54,11 @@ class RecordFields:
         """The fields whose text is searched for."""
         return [*self.texts, *([] if self.question is None else [self.question])]
 
+    def option(self, name: str) -> str:
+        """The option that names a field."""
+        options = {self.choices: "--choices", self.answer: "--answer", self.question: "--question"}
+        return "--fields" if name in self.texts else options[name]
+
     def answers(self, record: Mapping[str, Any], place: str) -> list[str]:
         """The forms of a record's answer; none without an answer. PilekitError, which names `place`, for no text."""
         value = None if self.answer is None else record.get(self.answer)

@@ -9,7 +9,7 @@ import msgspec
 
 from pilekit.artifacts.checked import reason_of_damage
 from pilekit.artifacts.own_file import read_own
-from pilekit.cutting.result import SUMMARY, cuts_table, evaluations_table
+from pilekit.cutting.result import SUMMARY, cuts_table, evaluations_table, has_answers, verdicts_table
 from pilekit.errors import PilekitError
 from pilekit.pipeline.cleaner import CleanResult
 from pilekit.report.figures import bars
@@ -47,11 +47,13 @@ def cleaning_content(folder: Path) -> dict[str, Any]:
 def cut_content(folder: Path) -> dict[str, Any]:
     """The cuts of `pilekit decontaminate` or `pilekit substrings`."""
     summary = read_summary(folder)
+    is_judged = "evaluations" in summary and has_answers(summary)
     return {
         "summary": summary,
         "svg": shares_of(summary, ("cut", "dropped"), f"Cut from each subset, {folder}"),
         "removed": cuts_table(summary),
         "evaluations": evaluations_table(summary) if "evaluations" in summary else None,
+        "verdicts": verdicts_table(summary) if is_judged else None,
     }
 
 

@@ -354,8 +354,28 @@ def test_evaluations_without_a_secret_are_text_and_are_cut(tmp_path: Path) -> No
     ]
     decontaminate_corpus(corpus, tmp_path / "named", cut=["leak"], **options)
     assert [row["cut"] for row in rows_of(tmp_path / "named")] == [True, False, False, False]
-    decontaminate_corpus(corpus, tmp_path / "none", against=laws, cut="question")
-    assert [(row["verdict"], row["cut"]) for row in rows_of(tmp_path / "none")] == [("text", False)]
+    with pytest.raises(PilekitError, match="cut is leak and question, but without a question every span is text"):
+        decontaminate_corpus(corpus, tmp_path / "none", against=laws, cut=["question", "leak"])
+    decontaminate_corpus(corpus, tmp_path / "all", against=laws, cut=["text", "leak"])
+    assert [(row["verdict"], row["cut"]) for row in rows_of(tmp_path / "all")] == [("text", True)]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("answer", ["", None])
+def test_an_evaluation_whose_answers_are_withheld_is_text(tmp_path: Path, answer: str | None, kind: str) -> None:
+    """As in the test splits of leaderboards; the command says so in a line."""
+    records, quiz = [{"question": ONE, "answer": answer}] * 2, tmp_path / f"quiz.{kind}"
+    if kind == "jsonl":
+        written(quiz, records)
+    else:
+        pq.write_table(pa.Table.from_pylist(records), quiz)
+    corpus = written(tmp_path / "00.jsonl", [{"text": f"{ONE} Red."}])
+    given = ("decontaminate", corpus, "--against", quiz, "--question", "question", "--answer")
+    shown = run(*given, "answer", "--out", tmp_path / "out", exit_code=0).stdout
+    assert "no record has an answer in answer, so every span is text" in shown
+    assert [(row["verdict"], row["cut"]) for row in rows_of(tmp_path / "out")] == [("text", True)] * 2
+    message = r"no record has a field reply \(the first has the fields question, answer\); name another with --answer"
+    refused(message, *given, "reply", "--out", tmp_path / "none")
 
 
 def test_the_command_prints_verdicts_and_refuses_wrong_fields(tmp_path: Path) -> None:

@@ -127,8 +127,12 @@ def artefacts(folder: Path, labels: list[str]) -> Path:
     clean_corpus(Corpus(corpus), made / "clean", rules=["gopher"], pii="ip", jobs=1)
     quiz = folder / f"quiz {HOSTILE[1]}.jsonl".replace("/", "")
     first = next(iter(read(corpus / "00.jsonl.zst"))).texts[0]
-    quiz.write_text("".join(json.dumps({"text": text}) + "\n" for text in (first, "never seen " * 20)))
-    decontaminate_corpus(corpus, against=str(quiz), out=made / "decontaminated", jobs=1)
+    half = len(first.split()) // 2
+    asked = {"text": " ".join(first.split()[:half]), "answer": " ".join(first.split()[half : half + 3])}
+    quiz.write_text("".join(json.dumps(record) + "\n" for record in (asked, {"text": "never seen " * 20})))
+    decontaminate_corpus(
+        corpus, against=str(quiz), question="text", answer="answer", out=made / "decontaminated", jobs=1
+    )
     substrings_corpus(corpus, out=made / "substrings", jobs=1)
     (made / "stats.json").write_text(json.dumps(corpus_stats(Corpus(corpus), copies=True).to_dict()))
     (made / "verify.json").write_text(json.dumps(verify_corpus(Corpus(corpus)).to_dict()))

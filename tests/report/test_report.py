@@ -91,6 +91,13 @@ def test_every_section_is_filled_with_the_numbers_of_its_artefact(parsed: Page, 
     cleaned = json.loads((made / "clean" / "summary.json").read_text())
     assert parsed.tables["Dropped, by subset and rule"][-1][0].strip() in cleaned["rules"]
     assert parsed.tables["Evaluations found in the corpus"][1][1:3] == ["2", "1"]
+    [judged] = json.loads((made / "decontaminated" / "summary.json").read_text())["evaluations"].values()
+    rows = parsed.tables["Verdicts by evaluation and subset"]
+    assert rows[0] == ["Evaluation", "Subset", "Leak", "Question", "Text"]
+    assert [row[2:] for row in rows[1:]] == [
+        [f"{count:,}" for count in verdicts.values()] for _, verdicts in sorted(judged["subsets"].items())
+    ]
+    assert sum(verdicts["leak"] for verdicts in judged["subsets"].values()) > 0
     assert len(parsed.tables["Loss by subset: nats per token"]) == 11
     losses = {row[0]: row for row in parsed.tables["Loss by subset: nats per token"]}
     samples = parsed.tables["Samples: how the model continues prompts"][1:]
