@@ -238,10 +238,14 @@ def test_cleaning_and_cutting_give_the_bytes_of_local_processes_when_a_node_is_l
 ) -> None:
     texts = [json.loads(line)["text"].split() for line in unzstd(copies / "01.jsonl.zst").split(b"\n")[:20]]
     quiz = tmp_path / "quiz.jsonl"
-    quiz.write_text("\n".join(json.dumps({"text": " ".join(text[5:25])}) for text in texts))
+    items = [
+        {"text": " ".join(text[5:25]), "answer": " ".join(text[25 : 25 + at % 3])} for at, text in enumerate(texts)
+    ]
+    quiz.write_text("\n".join(map(json.dumps, items)))
+    verdicts = ("--question", "text", "--answer", "answer")
     for command, step in (
         (("clean", "corpus", "--rules", "gopher-quality", "--set", "gopher-quality.stop_words=0"), ".jsonl.parquet."),
-        (("decontaminate", "corpus", "--against", quiz, "--window", 10), ".jsonl."),
+        (("decontaminate", "corpus", "--against", quiz, "--window", 10, *verdicts), ".jsonl."),
         (("substrings", "corpus", "--memory", "64MB", "--min-bytes", 60), ".jsonl."),
     ):
         command = (*command, "--jobs", 2, "--out")
