@@ -22,7 +22,7 @@ from pilekit.tokenize.files.tokenize_corpus import tokenize_corpus
 from pilekit.train.config.file import load_config
 from pilekit.train.estimate import estimate, table
 from tests.cli.running import assert_told_before_torch, ended, refused, run
-from tests.tiny.models import tiny_model
+from tests.tiny.models import tiny_corpus, tiny_model
 from tests.train.runs import tiny_run
 
 
@@ -71,6 +71,32 @@ def test_a_run_its_files_and_how_it_resumes(made: Path, here: Path) -> None:
     assert ((run / "config.toml").read_bytes(), (run / "pilekit.json").read_bytes()) == trained
     assert train(made, "--set", "train.steps=5").stdout.startswith("5 steps done, 640 tokens: loss ")
     assert steps_of(run) == [1, 2, 3, 4, 5]
+
+
+def test_a_branch_is_planned_trained_and_resumed(made: Path, here: Path) -> None:
+    train(made, "--set", "checkpoint.every=2")
+    Path("auto").symlink_to("runs/tiny/checkpoints/step-2")  # a path that is also a word of checkpoint.resume
+    more = ("--set", "train.steps=6", "--out", "runs/branch")
+    for origin, step in (("runs/tiny/checkpoints/step-4", 4), ("auto", 2)):
+        planned = train(made, "--from", origin, *more, "--dry-run")
+        assert start_of(planned) == f"branches from {origin} after step {step})"
+    assert not Path("runs/branch").exists()
+    origin = "runs/tiny/checkpoints/step-4"
+    first = train(made, "--from", origin, *more)
+    assert f"\nbranches from {origin}\n" in first.stderr
+    assert first.stdout.startswith("6 steps done, ")
+    assert steps_of(here / "runs/branch") == [5, 6]
+    for again in (("--from", origin), ()):
+        assert "branches" not in train(made, *again, *more).stderr
+    assert "give one of them" in train(made, "--from", origin, "--resume", "auto", *more, exit_code=2).stderr
+    tiny_corpus(here / "other", seed=9)
+    elsewhere = ("train", made / "tiny.toml", "--from", origin, "--out", "runs/new")
+    for mode in ((), ("--dry-run",)):
+        refused("runs/new: cannot branch from .*step-4 with other data", *elsewhere, "--set", "data.path=other", *mode)
+    weights = Path(origin, "__0_0.distcp")
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    for mode in ((), ("--dry-run",)):
+        refused("step-4: is not a good checkpoint: __0_0.distcp is not as it was written", *elsewhere, *mode)
 
 
 def test_a_dry_run_shows_the_plan_and_writes_nothing(made: Path, here: Path) -> None:
