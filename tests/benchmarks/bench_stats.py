@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT))
 from pilekit.stats.summary import corpus_stats  # noqa: E402
 from tests.benchmarks.generating import decompressed, generated  # noqa: E402
 from tests.benchmarks.harness import Figures, Rounds, options, show, table, take_turns  # noqa: E402
-from tests.benchmarks.peers import peer_environment, run_peer  # noqa: E402
+from tests.benchmarks.peers import peer_environment, run_peer, with_bytecode  # noqa: E402
 
 COMMAND = "pilekit stats"
 ABSENT = "pneumonoultramicroscopic"
@@ -201,7 +201,7 @@ def polars_alone(paths: Sequence[Path]) -> Figures:
 def whole(command: Sequence[str], paths: Sequence[Path]) -> tuple[Figures, bytes]:
     """(the figures of a command on these shards, from its start to its end, and its output)."""
     begin, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(command, check=False, capture_output=True, cwd=ROOT)
+    done = subprocess.run(command, check=False, capture_output=True, cwd=ROOT, env=with_bytecode())
     seconds, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return {"amount": sum(map(text_bytes, paths)), "seconds": seconds, "cpu_seconds": cpu}, done.stdout

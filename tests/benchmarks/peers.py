@@ -76,10 +76,17 @@ def run_peer(
         [*command, *map(str, arguments)],
         check=True,
         stdout=subprocess.PIPE,
-        env={**os.environ, **(environment or {})},
+        env={**with_bytecode(), **(environment or {})},
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     result = json.loads(done.stdout.splitlines()[-1])
     if isinstance(result, dict):
         result.setdefault("cpu_seconds", after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
     return result
+
+
+def with_bytecode() -> dict[str, str]:
+    """The environment without a ban on bytecode: a process would parse pilekit's files, and no peer's, which pip
+    compiles as it installs them.
+    """
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

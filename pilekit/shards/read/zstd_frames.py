@@ -274,8 +274,8 @@ class Blocks:
         self.damage: ShardDamage | None = None
         self.walked = header.length  # bytes at stored.at that are known to be whole
 
-    def read(self, size: int = -1) -> bytes:
-        """The header or some whole blocks, at most 1 MiB or one block; b"" after the last block."""
+    def read(self, size: int = -1) -> bytes | memoryview:
+        """The header or some whole blocks, at most 1 MiB or one block, not copied; b"" after the last block."""
         while not self.last and self.damage is None:
             data, begin = self.stored.data, self.stored.at
             end = begin + self.walked
@@ -296,7 +296,7 @@ class Blocks:
                 self.walked = 0
                 self.stored.at = end
                 self.position += end - begin
-                return data[begin:end]
+                return memoryview(data)[begin:end]
             if self.damage is None:
                 try:
                     if not self.stored.more():
