@@ -98,7 +98,7 @@ def check_receipt(receipt: str | Path, **work: Unpack[StepWork]) -> ReceiptCheck
     if run.newest == last:
         files, expected = [*files, *model_files(run)], expected | old.run.model
     try:
-        files, expected = [*data_files(run.data()), *files], old.shards | expected
+        files, expected = [*data_files(run), *files], old.shards | expected
     except PilekitError as error:
         differences.append(str(error))
     else:

@@ -96,7 +96,7 @@ def write_receipt(
     """Write the receipt of an answer. PilekitError if the run has no checkpoint, or its data or checkpoint changed."""
     state = run.state(whole=True)
     run.stream()  # proves that the data is that of the run
-    shards, inputs, model = data_files(run.data()), input_files(question, run), model_files(run)
+    shards, inputs, model = data_files(run), input_files(question, run), model_files(run)
     sums: dict[str, StoredSum] = {}
     for name, value in sums_of(run, [*shards, *inputs, *model], work).items():
         if isinstance(value, str):
@@ -146,11 +146,12 @@ def sums_of(run: RunDocuments, files: Sequence[Shard], work: StepWork) -> dict[s
     return stored_sums(files, CorpusJob.of_steps(Corpus.of_shards((), manifest_of(run.config.data)), **work))
 
 
-def data_files(data: Corpus) -> list[Shard]:
-    """The files that a run reads, by the names of the shards, or of token files."""
+def data_files(run: RunDocuments) -> list[Shard]:
+    """The files that a run reads, by the names of the shards, or of token files; files of planted texts too."""
+    data, planted = run.data(), [_file(Path(shard.path), shard.name) for shard in run.planted()]
     if not isinstance(data, TokenCorpus):
-        return list(data.shards)
-    return [_file(path, os.path.relpath(path, data.root)) for path in data.stored]
+        return [*data.shards, *planted]
+    return [*(_file(path, os.path.relpath(path, data.root)) for path in data.stored), *planted]
 
 
 def input_files(question: Question, run: RunDocuments) -> list[Shard]:

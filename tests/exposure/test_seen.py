@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pilekit import dedup_corpus, memorised, read_corpus, seen, trace_texts, write_report
+from pilekit import check_receipt, dedup_corpus, memorised, read_corpus, seen, trace_texts, write_report
 from pilekit.artifacts.header import read_header
 from pilekit.train.log.document_log import log_parts
 from tests.refusing import refused
@@ -291,7 +291,7 @@ def test_documents_without_loss_were_not_seen_and_planted_ones_were(
     assert rows["canary.jsonl", 0]["times"] == 3
     assert rows["canary.jsonl", 0]["subset"] == "(planted)"
     assert not rows["canary.jsonl", 1]["steps"]
-    of_subset = seen(folder, subset="(planted)").rows.to_pylist()
+    of_subset = seen(folder, subset="(planted)", receipt=tmp_path / "receipt.json").rows.to_pylist()
     assert [(row["shard"], row["number"], row["times"]) for row in of_subset] == [("canary.jsonl", 0, 3)]
 
     sequences = {"prompt": 2, "continuation": 2}
@@ -309,3 +309,8 @@ def test_documents_without_loss_were_not_seen_and_planted_ones_were(
     page = (tmp_path / "report.html").read_text()
     for shown in ("What differs from a run on the data as it is", "1 × 0, 1 × 3", "2 to 6", planted["content"]):
         assert shown in page
+
+    assert check_receipt(tmp_path / "receipt.json").holds
+    (tmp_path / "canary.jsonl").write_text('{"text": "another canary"}\n')
+    found = check_receipt(tmp_path / "receipt.json")
+    assert any("canary.jsonl" in difference for difference in found.differences)
