@@ -176,6 +176,7 @@ RUN = (
     *("chain.md", "corpora.md", "reading.md", "storage.md", "dedup.md", "cleaning.md", "cutting.md", "explore.md"),
     *("tokens.md", "scale.md", "streaming.md", "bpb.md", "generate.md", "embed.md", "report.md", "prune.md", "FAQ.md"),
     *("count.md", "trace.md", "seen.md", "memorised.md", "mixtures.md"),
+    "counterfactual.md",
 )
 """Pages whose examples run on what the demo leaves; two of them up to a heading."""
 UP_TO = {"corpora.md": "## Cleaning", "bpb.md": "## The protocol"}
