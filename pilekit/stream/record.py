@@ -119,7 +119,7 @@ def state_of(item: Any) -> Int64:
     """The `stream_state` of a stream's item; PilekitError if it has none."""
     state = item.get("stream_state") if isinstance(item, Mapping) else getattr(item, "stream_state", None)
     if isinstance(state, torch.Tensor):
-        state = state.numpy(force=True)
+        state = (state if state.is_cpu else state.cpu()).numpy()
     if not isinstance(state, np.ndarray) or state.dtype != np.int64 or state.ndim != 1 or len(state) < _HEAD:
         raise PilekitError(
             "advance() needs a batch as the loader gave it, with its stream_state; call it once for each batch, before "

@@ -149,12 +149,13 @@ class LinesByNumber:
     def _begins(self, frame: int, data: bytes) -> Int64:
         """Where the frame's lines begin; `PilekitError` if the index says otherwise."""
         at, lines = int(self.index.frames.line_at[frame]), int(self._first[frame + 1] - self._first[frame])
-        begins = after_newlines(data, lines + 1)
-        if begins is not None:
-            if not at:
-                begins = np.insert(begins, 0, 0)
-            if not len(begins) or begins[-1] != len(data):
-                begins = np.append(begins, len(data) + 1)
+        newlines = after_newlines(data, lines + 1)
+        if newlines is not None:
+            first = at == 0  # a line begins with the frame
+            last = int(newlines[-1]) if len(newlines) else 0 if first else -1
+            begins = np.empty(first + len(newlines) + (last != len(data)), np.int64)
+            begins[:1], begins[-1:] = 0, len(data) + 1
+            begins[first : first + len(newlines)] = newlines
             if len(begins) == lines + 1 and min(int(begins[0]), len(data)) == at:
                 return begins
         raise self._misfit(f"other lines begin in frame {frame}")

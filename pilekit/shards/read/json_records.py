@@ -145,18 +145,21 @@ class LineParser:
         """Decode lines; `numbers` are their document numbers, int64 [lines]."""
         text_field, label_path = self.format.text_field, self.format.label_path
         try:
-            # A loop in C, such as map(), never releases the GIL, and the decoding thread would wait for a whole block.
-            loads = orjson.loads
-            records = [loads(line) for line in lines]
-            texts = [record[text_field] for record in records]
-            for key in label_path:
-                records = [record[key] for record in records]
-            if set(map(type, texts)) != {str} or set(map(type, records)) != {str}:
+            # Each record is dropped at once: the garbage collector visits again and again what a block keeps. (And a
+            # loop in C, such as map(), never releases the GIL, and the decoding thread would wait for a whole block.)
+            loads, texts, labels = orjson.loads, [], []
+            for line in lines:
+                label = record = loads(line)
+                texts.append(record[text_field])
+                for key in label_path:
+                    label = label[key]
+                labels.append(label)
+            if set(map(type, texts)) != {str} or set(map(type, labels)) != {str}:
                 return self.parse_records(map(record_of, lines), numbers, self.format, lines)
         except (orjson.JSONDecodeError, LookupError, TypeError):
             return self.parse_records(map(record_of, lines), numbers, self.format, lines)
-        names = self.format.names
-        labels: list[str] = records if names is None else [names[label] for label in records]
+        if (names := self.format.names) is not None:
+            labels = [names[label] for label in labels]
         if self.subsets is not None and not set(labels) <= set(self.subsets):
             chosen = [i for i, label in enumerate(labels) if label in self.subsets]
             self.other_documents += len(labels) - len(chosen)

@@ -133,17 +133,19 @@ def build_batches(builder: BatchBuilder, share: Share, places: Int64, numbers: r
     places   int64 [L, n]: the place of each lane before the first of these batches that reads it
     """
     lanes: dict[int, Lane] = {}
+    per_lane, width = share.per_lane, places.shape[1]
     with ExitStack() as opened:
         for number in numbers:
             read = share.read_by(number)
             windows: list[Window] = []
-            after = np.empty((len(read), places.shape[1]), np.int64)
-            for place_after, lane in zip(after, read.tolist(), strict=True):
-                if lane not in lanes:
-                    begun = builder.lane(lane, Place.of(places[lane]), share.rows_before(number))
-                    lanes[lane] = opened.enter_context(begun)
-                windows += lanes[lane].give(share.per_lane)
-                place_after[:] = lanes[lane].place_now
+            after = np.empty((len(read), width), np.int64)
+            for place, number_of_lane in enumerate(read.tolist()):
+                lane = lanes.get(number_of_lane)
+                if lane is None:
+                    begun = builder.lane(number_of_lane, Place.of(places[number_of_lane]), share.rows_before(number))
+                    lane = lanes[number_of_lane] = opened.enter_context(begun)
+                windows += lane.give(per_lane)
+                after[place] = lane.place_now
             rows = builder.planted(share, number, windows)
             yield builder.batch(share, number, rows, read, after)
 

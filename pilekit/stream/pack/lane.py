@@ -12,16 +12,8 @@ import numpy as np
 
 from pilekit.corpus.shuffle import Int64
 from pilekit.errors import PilekitError, counted
-from pilekit.stream.pack.window import (
-    Drawing,
-    Layout,
-    Place,
-    TokenizedDocuments,
-    Turns,
-    Window,
-    parts_of_windows,
-    windows,
-)
+from pilekit.stream.pack.lane_windows import Drawing, parts_of_windows, windows
+from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, Turns, Window
 from pilekit.stream.read.lane_documents import NUMBER, SHARD, LaneDocuments
 from pilekit.stream.read.token_files import TokenIndex
 from pilekit.tokenize import Tokenizer

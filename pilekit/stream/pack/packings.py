@@ -12,12 +12,13 @@ none       one document a row
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from dataclasses import dataclass
 
 import numpy as np
+from numba import int64
 
 from pilekit.corpus.shuffle import Int64
+from pilekit.workers.kernels import compiled
 
 
 @dataclass(frozen=True)
@@ -74,23 +75,39 @@ def best_fit(lengths: Int64, seq_len: int) -> Rows:
     """
     document, begin, length = pieces(lengths, seq_len)
     decreasing = np.argsort(-length, kind="stable")
-    open_rows: list[tuple[int, int]] = []  # (free space, row), increasing
-    row_of: list[int] = []
-    rows = 0
-    for size in length[decreasing].tolist():
-        fitting = bisect_left(open_rows, (size, 0))
-        if fitting < len(open_rows):
-            space, row = open_rows.pop(fitting)
-        else:
-            space, row = seq_len, rows
-            rows += 1
-        row_of.append(row)
-        if space > size:
-            insort(open_rows, (space - size, row))
+    row_of = _rows_of(length[decreasing], seq_len)
     by_row = np.argsort(row_of, kind="stable")
     piece = decreasing[by_row]
-    start = np.concatenate(([0], np.cumsum(np.bincount(row_of, minlength=rows)))).astype(np.int64)
+    start = np.concatenate(([0], np.cumsum(np.bincount(row_of))))
     return Rows(document[piece], begin[piece], length[piece], start)
+
+
+@compiled(int64[::1](int64[::1], int64))
+def _rows_of(sizes: Int64, seq_len: int) -> Int64:
+    """The row of each piece by best fit, int64 [pieces]; `sizes` do not increase."""
+    # The open rows, by increasing (free space, row).
+    spaces, rows, is_open, count = np.empty(len(sizes), np.int64), np.empty(len(sizes), np.int64), 0, 0
+    row_of = np.empty(len(sizes), np.int64)
+    for piece in range(len(sizes)):
+        size = sizes[piece]
+        place = np.searchsorted(spaces[:is_open], size)
+        if place < is_open:
+            space, row = spaces[place] - size, rows[place]
+        else:
+            space, row = seq_len - size, count
+            count, is_open = count + 1, is_open + 1
+        row_of[piece] = row
+        if space == 0:
+            is_open -= 1
+            for i in range(place, is_open):
+                spaces[i], rows[i] = spaces[i + 1], rows[i + 1]
+            continue
+        # The row has less space than before, so it moves to the front.
+        while place > 0 and (spaces[place - 1] > space or (spaces[place - 1] == space and rows[place - 1] > row)):
+            spaces[place], rows[place] = spaces[place - 1], rows[place - 1]
+            place -= 1
+        spaces[place], rows[place] = space, row
+    return row_of
 
 
 def concat(lengths: Int64, seq_len: int, first_begin: int = 0, last: bool = False) -> Rows:
@@ -105,7 +122,9 @@ def concat(lengths: Int64, seq_len: int, first_begin: int = 0, last: bool = Fals
     total = int(ends[-1]) if len(ends) else 0
     used = total if last else total - total % seq_len
     edges = np.append(np.arange(0, used, seq_len), used)
-    borders = np.union1d(edges, ends[(ends > 0) & (ends < used)])
+    borders = np.concatenate((edges, ends[(ends > 0) & (ends < used)]))
+    borders.sort(kind="stable")  # two increasing runs are merged in one pass; np.union1d hashes them first
+    borders = borders[np.append(True, borders[1:] != borders[:-1])]
     at, length = borders[:-1], np.diff(borders)
     document = np.searchsorted(ends, at, side="right")  # the first document that ends after `at`, so never an empty one
     begin = at - (ends - lengths)[document]

@@ -1,33 +1,30 @@
-"""`Window`: some tokenized documents of a lane, and the rows into which they are packed.
+"""`Window`: some tokenized documents of a lane, and the rows into which they are packed; `Pieces`: those of a batch.
 
 With "best_fit" and "none" a window is packed alone: its rows depend only on its own documents. So a place in a lane is
 the window's first document and the number of the window's rows already given, and resuming tokenizes one window. With
 "concat" rows continue from window to window. There a place is a document and the number of its tokens, EOD counted, in
-rows already given.
+rows already given. lane_windows.py makes the windows of a lane.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple, Protocol, Self, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.corpus.shuffle import Int64, UInt64, mix
+from pilekit.corpus.shuffle import Int64, UInt64
 from pilekit.documents import Document
 from pilekit.errors import PilekitError
-from pilekit.stream.pack.packings import Rows, best_fit, concat, place_after, separate
-from pilekit.stream.read.lane_documents import NUMBER, ORDER, POSITION, SHARD, SKIPPED, Table, document_table
+from pilekit.stream.pack.packings import Rows
+from pilekit.stream.read.lane_documents import NUMBER, SHARD, Table, document_table
 from pilekit.stream.settings import Packing
 
 MOST_TOKENS = 512 * 1024
 """The most tokens of a window, up to a document, so that its memory is bounded."""
-
-_TURNS = 5
-"""The first word of the key of a turn's hash."""
 
 
 class Place(NamedTuple):
@@ -129,9 +126,8 @@ LENGTH, BEGIN, SOURCE, FROM_TEXT, DOCUMENT, ENDS_ROW = range(6, 12)
 """Columns of a window's pieces, after those of their documents' table: see `Window`."""
 
 
-@dataclass(
-    slots=True, eq=False
-)  # Not frozen: making a frozen one takes three times as long, and each batch makes several.
+# Not frozen: making a frozen one takes three times as long, and each batch makes several.
+@dataclass(slots=True, eq=False)
 class Window:
     """Documents, and all or some of the rows that are made of them.
 
@@ -139,27 +135,41 @@ class Window:
               the place of its first token in the documents' `ids`; FROM_TEXT, how many of its tokens are there (one
               less than its length if EOD ends it); DOCUMENT, its document's place in `documents`; and ENDS_ROW, 1 for
               the last piece of a row, else 0
-    borders   where each row begins in the pieces of the window that was made, and the last one ends: [rows + 1]
     row_keys  uint64 [rows]: a hash of each row's first piece, unique to this use of the piece
     after     int64 [rows, 3 + n]: the lane's place after each row, as `Place.numbers`
 
-    One table for all pieces of a window is made at once, so that a batch only joins a few slices.
+    One table for all pieces of a window is made at once, so that a batch only joins a few slices. So `part` makes just
+    one view, and its other columns are those of the window as it was made, from row `first` on:
+
+    borders             where each row begins in that window's pieces, and the last one ends
+    all_keys, all_after of all rows of that window
     """
 
     documents: TokenizedDocuments
     pieces: Int64
     borders: list[int]
-    row_keys: UInt64
-    after: Int64
+    all_keys: UInt64
+    all_after: Int64
+    first: int = 0
 
     def __len__(self) -> int:
         return len(self.borders) - 1
 
+    @property
+    def row_keys(self) -> UInt64:
+        """Of its rows, uint64 [rows]."""
+        return self.all_keys[self.first : self.first + len(self)]
+
+    @property
+    def after(self) -> Int64:
+        """Of its rows, int64 [rows, 3 + n]."""
+        return self.all_after[self.first : self.first + len(self)]
+
     def part(self, begin: int, end: int) -> Window:
         """The window with only the rows `begin` .. `end`, as views."""
-        borders = self.borders[begin : end + 1]
-        pieces = self.pieces[borders[0] - self.borders[0] : borders[-1] - self.borders[0]]
-        return Window(self.documents, pieces, borders, self.row_keys[begin:end], self.after[begin:end])
+        borders, before = self.borders[begin : end + 1], self.borders[0]
+        pieces = self.pieces[borders[0] - before : borders[-1] - before]
+        return Window(self.documents, pieces, borders, self.all_keys, self.all_after, self.first + begin)
 
 
 def window_of(documents: TokenizedDocuments, rows: Rows, row_keys: UInt64, after: Int64) -> Window:
@@ -242,168 +252,3 @@ def join_documents(parts: Sequence[TokenizedDocuments]) -> TokenizedDocuments:
     ids, table = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "table"))
     stored = [document for part in parts for document in part.stored]
     return TokenizedDocuments(ids, np.concatenate(offsets), table, stored)
-
-
-class _Documents(Protocol):
-    def __len__(self) -> int: ...
-    def part(self, begin: int, end: int, /) -> Self: ...
-
-
-D = TypeVar("D", bound=_Documents)
-
-
-def parts_of_windows(parts: Iterable[D], sizes: Callable[[D], Int64], layout: Layout) -> Iterator[list[D]]:
-    """Lists of parts. Each list has the documents of a window: fewer than usual if their sizes reach `most_tokens`.
-
-    sizes  the size of each document of a part, int64 [documents]
-
-    While a lane waits, its generators should keep alive only the documents that it still needs. So a list is handed out
-    by `pop`, and the caller drops it.
-    """
-    group: list[D] = []
-    documents = total = 0
-    for part in parts:
-        while len(part):
-            size = sizes(part)
-            fitting = int(np.searchsorted(total + np.cumsum(size) - size, layout.most_tokens))
-            room = min(layout.window - documents, fitting)
-            group.append(part.part(0, room))
-            documents, total = documents + room, total + int(size[:room].sum())
-            part = part.part(room, len(part))
-            if documents == layout.window or total >= layout.most_tokens:
-                full = [group]
-                group, documents, total = [], 0, 0
-                yield full.pop()
-    if group:
-        yield group
-
-
-class Drawing(Protocol):
-    """Documents that are drawn for a window when it begins, as `DrawnDocuments`."""
-
-    def window(self, before: int) -> tuple[TokenizedDocuments, Int64]:
-        """The parts of the next window, after so many rows of the lane, and the lane's places, as `Place.numbers`.
-
-        Places are int64 [n, numbers]: with "concat" after each of the window's rows, else the one after the window.
-        """
-
-
-def windows(
-    documents: Iterable[TokenizedDocuments] | Drawing, lane: int, place: Place, layout: Layout, turns: Turns
-) -> Iterator[Window]:
-    """The windows of a lane from `place` on, after `turns.before` rows of the lane; one may have no rows."""
-    if layout.packing == "concat":
-        if isinstance(documents, Iterable):
-            yield from _running_windows(documents, lane, place, layout)
-        else:
-            yield from _drawn_rows(documents, lane, layout, turns.before)
-        return
-    begin, rows_given = place.numbers(), place.offset_in_window
-    before = turns.before - rows_given
-    drawing = None if isinstance(documents, Iterable) else documents
-    of_windows = (
-        parts_of_windows(documents, layout.lengths, layout) if isinstance(documents, Iterable) else iter(list, None)
-    )
-    for parts in of_windows:
-        if drawing is None:
-            window_documents = join_documents(parts)
-            end = Place(int(window_documents.table[-1, POSITION]), int(window_documents.table[-1, ORDER]) + 1).numbers()
-        else:
-            window_documents, places = drawing.window(before)
-            end = tuple(places[-1].tolist())
-        parts.clear()
-        window = _packed(window_documents, lane, begin, end, layout, turns._replace(before=before))
-        begin, before = end, before + len(window)
-        if rows_given:
-            if rows_given >= len(window):
-                raise place.changed()
-            window, rows_given = window.part(rows_given, len(window)), 0
-        yield window
-
-
-def _packed(
-    documents: TokenizedDocuments, lane: int, begin: tuple[int, ...], end: tuple[int, ...], layout: Layout, turns: Turns
-) -> Window:
-    """The window of these documents, for "best_fit" and "none", with the lane's places before and after them."""
-    lengths = layout.lengths(documents)
-    if layout.packing == "none":
-        # A document of one token has no target and no row; the rest of a longer one has a row.
-        in_rows = (lengths > 1) | (documents.cut[:, 0] > 0) if len(documents.cut) else lengths > 1
-        if in_rows.any():
-            # The first document that gets a row counts the bad lines before those of the window that get none.
-            documents.table[np.argmax(in_rows), SKIPPED] += documents.table[~in_rows, SKIPPED].sum()
-        rows = separate(np.where(in_rows, lengths, 0), layout.seq_len)
-    else:
-        rows = best_fit(lengths, layout.seq_len)
-    keys = _row_keys(documents, rows, lane, layout.seed)
-    # Best fit makes the fullest rows first, so rows are shuffled by their keys.
-    order = np.argsort(keys, kind="stable") if layout.packing == "best_fit" else _by_turn(rows, keys, layout, turns)
-    after = np.empty((len(rows), len(begin)), np.int64)
-    after[:] = begin
-    after[:, 2] = np.arange(1, len(rows) + 1)
-    after[-1:] = end
-    return window_of(documents, rows.take(order), keys[order], after)
-
-
-def _drawn_rows(drawing: Drawing, lane: int, layout: Layout, before: int) -> Iterator[Window]:
-    """The windows of a lane that draws with "concat": each ends with a row's end, so all rows are full."""
-    while True:
-        documents, after = drawing.window(before)
-        rows = concat(layout.lengths(documents), layout.seq_len)
-        yield window_of(documents, rows, _row_keys(documents, rows, lane, layout.seed), after)
-        before += len(rows)
-
-
-def _by_turn(rows: Rows, keys: UInt64, layout: Layout, turns: Turns) -> Int64:
-    """The order of a window's rows for "none": rows by length are given to the window's turns by hash.
-
-    The shortest row gets the turn with the lowest hash, the next longer row the next turn. Turns of one visit have one
-    hash, so the rows of a visit have similar lengths. All lanes hash a turn alike, so the lanes that a step reads give
-    rows of similar rank by length in their windows.
-    """
-    turn = np.arange(turns.before, turns.before + len(rows))
-    order = np.empty(len(rows), np.int64)
-    # Left, the places of the turns by hash; right, the rows by length. Equal ones are ordered by turn and by key, so
-    # that every process finds one order.
-    order[np.lexsort((turn, mix(layout.seed, _TURNS, turn // turns.per_visit)))] = np.lexsort((keys, rows.length))
-    return order
-
-
-def _running_windows(
-    documents: Iterable[TokenizedDocuments], lane: int, place: Place, layout: Layout
-) -> Iterator[Window]:
-    leftover: list[TokenizedDocuments] = []
-    begin = place.offset_in_window  # tokens of the first document that are in earlier rows
-    resumed = begin > 0
-    for part in documents:
-        if resumed and (tuple(part.table[0, :2].tolist()) != place[:2] or layout.lengths(part)[0] <= begin):
-            raise place.changed()
-        resumed = False
-        whole = join_documents([*leftover, part])
-        rows = concat(layout.lengths(whole), layout.seq_len, begin)
-        yield _running_window(whole, rows, lane, layout)
-        document, begin = place_after(layout.lengths(whole), begin + len(rows) * layout.seq_len)
-        leftover = [whole.part(document, len(whole))] if document < len(whole) else []
-    if resumed:
-        raise place.changed()
-    if leftover:
-        rows = concat(layout.lengths(leftover[0]), layout.seq_len, begin, last=True)
-        yield _running_window(leftover[0], rows, lane, layout)
-
-
-def _running_window(documents: TokenizedDocuments, rows: Rows, lane: int, layout: Layout) -> Window:
-    last = rows.start[1:] - 1
-    document, used = rows.document[last], rows.begin[last] + rows.length[last]
-    whole = used == layout.lengths(documents)[document]
-    table = documents.table[document]
-    after = np.stack((table[:, POSITION], table[:, ORDER] + whole, np.where(whole, 0, used)), axis=1)
-    return window_of(documents, rows, _row_keys(documents, rows, lane, layout.seed), after)
-
-
-def _row_keys(documents: TokenizedDocuments, rows: Rows, lane: int, seed: int) -> UInt64:
-    piece = rows.start[:-1]
-    document, begin = rows.document[piece], rows.begin[piece]
-    if len(documents.cut):
-        begin = begin + documents.cut[document, 0]
-    first = documents.table[document]
-    return mix(mix(seed, lane, first[:, POSITION], first[:, ORDER]), begin)
