@@ -11,6 +11,7 @@ Spans are cut that have a verdict which is to be cut.
 
 from __future__ import annotations
 
+from bisect import bisect, bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,7 +80,12 @@ class Judge:
         numbers = self._ngrams.numbers[begin:end].tolist()
         places = [span.ngrams[ngram] for ngram in numbers if ngram in span.ngrams]
         place = min(start for start, _ in places), max(end for _, end in places)
-        is_leak = in_reach(span.answers[record], place, (span.hit[START], span.hit[END]), self._reach)
+        around = span.hit[START], span.hit[END]
+        least, most = min(place[0] - self._reach, around[0]), max(place[1] + self._reach, around[1])
+        # A document may hold a question and its answer thousands of times.
+        answers = span.answers[record]
+        begin, end = bisect_left(answers, least, key=itemgetter(0)), bisect(answers, most, key=itemgetter(0))
+        is_leak = in_reach(answers[begin:end], place, around, self._reach)
         return "leak" if is_leak else "question"
 
     def cuts(self, verdict: Verdict, evaluation: str) -> bool:
@@ -94,7 +100,7 @@ class _Span(NamedTuple):
 
     hit       the first hit, whose END is that of the span, and the number of the word behind the span
     ngrams    the start of the first and the end of the last hit of each n-gram
-    answers   the places of the records' answers in the document
+    answers   the places of the records' answers in the document, ascending
     """
 
     hit: list[int]
@@ -160,6 +166,8 @@ def _spans(path: Path, ngrams: NGrams, is_kept: Flags) -> Iterator[_Span]:
             span[END] = max(span[END], hit[END])
             start, _ = spans[-1].ngrams.get(hit[NGRAM], (hit[START], 0))
             spans[-1].ngrams[hit[NGRAM]] = start, hit[END]
+        for places in answers.values():
+            places.sort()
         yield from spans
 
 
