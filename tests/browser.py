@@ -74,10 +74,10 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
     def requests(self) -> list[str]:
-        """The addresses that were asked for since the last call, data: and about: left out."""
+        """The addresses asked for since the last call, without data:, about:, and chrome: of the first tab."""
         messages = (json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance"))
         sent = (one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent")
-        return [address for address in sent if not address.startswith(("data:", "about:"))]
+        return [address for address in sent if not address.startswith(("data:", "about:", "chrome:"))]
 
 
 @contextmanager

@@ -178,8 +178,8 @@ RUN = (
     *("count.md", "trace.md", "seen.md", "memorised.md", "mixtures.md"),
     "counterfactual.md",
 )
-"""Pages whose examples run on what the demo leaves; two of them up to a heading."""
-UP_TO = {"corpora.md": "## Cleaning", "bpb.md": "## The protocol"}
+"""Pages whose examples run on what the demo leaves; three of them up to a heading."""
+UP_TO = {"corpora.md": "## Cleaning", "bpb.md": "## The protocol", "mixtures.md": "## Anneals"}
 
 
 @pytest.mark.slow

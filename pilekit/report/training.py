@@ -36,11 +36,11 @@ def training_content(folder: Path, sampled_steps: int) -> dict[str, Any]:
     sampled_steps   the samples of at most so many steps are shown: the first, the last, and evenly between them
     """
     run = RunFolder(folder)
-    if run.config_file.exists():  # which may name another folder of checkpoints
-        run = run_of(folder, load_config(run.config_file))
     file = run.metrics_file
     if not file.exists() or not (steps := read_metrics(file)):
         raise PilekitError(f"{folder}: no step is logged yet; `pilekit train` writes {file.name}")
+    if run.config_file.exists():  # which may name another folder of checkpoints
+        run = run_of(folder, load_config(run.config_file))
     results = read_header(folder).results
     first, *restarts = results.get(STARTS, [0])  # a run of an earlier pilekit has no list of them
     origin = began(run)
