@@ -62,7 +62,6 @@ class BatchBuilder:
     """Reads lanes of `source`, and makes batches of their rows.
 
     source        gives a lane's texts, or with a schedule of weights the drawn documents of a lane
-
     per_visit     rows that a step takes from a lane
     tokenizer     None: items are untokenized documents; so is `writer`
     shard_names   by a document's shard number
@@ -159,8 +158,8 @@ def rows_of_step(
 ) -> Sequence[Window]:
     """The rows of optimizer step `step`, for all ranks.
 
-    known     steps, and the places of all lanes before each
-    reached   called now and then with the number of rows already passed before the step, and their total
+    known_places   steps, and the places of all lanes before each
+    reached        called now and then with the number of rows already passed before the step, and their total
 
     PilekitError if no place before the step is known.
     """
