@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -31,6 +32,15 @@ def checked(value: Any, kind: type[T] | Any, name: str = "") -> T:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise PilekitError(_explained(str(error), value, inspect.type_info(kind), name)) from error
+
+
+def typed_value(text: str) -> Any:
+    """The value that a person typed as TOML, such as `[1, 4]`; any other text is itself."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):  # brackets nested too deeply
+        return text
+    return parsed["value"] if parsed.keys() == {"value"} else text
 
 
 def paths_as_text(value: Any) -> Any:

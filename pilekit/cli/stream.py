@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pilekit.artifacts.checked import checked, typed_value
 from pilekit.cli.display.output import print_fitted, terminal
 from pilekit.cli.options import (
     Described,
@@ -29,7 +30,7 @@ from pilekit.cli.options import (
 from pilekit.corpus.shard import STANDARD_INPUT
 from pilekit.display.progress import count_progress, waiting
 from pilekit.errors import PilekitError, counted, shortened
-from pilekit.stream.settings import RowSettings, StreamSettings
+from pilekit.stream.settings import Planting, RowSettings, StreamSettings
 
 if TYPE_CHECKING:
     from pilekit.stream.batch.batch import Batch
@@ -40,6 +41,19 @@ WEIGHTS = (
     "The mixture as shares of tokens, such as ArXiv=0.3,GitHub=0.7; replaces --subsets and --repeats. Or by step: "
     "0:ArXiv=1;1000:ArXiv=1,GitHub=2."
 )
+PLANT = (
+    "Texts that stand in rows instead of what is there, as in a config: "
+    '[{file="canary.jsonl", copies=[1, 4], from=100, to=900}].'
+)
+
+
+def plantings(typed: str) -> list[Planting]:
+    """The value of `plant` as a config has it, a list of tables. Another form is wrong usage."""
+    try:
+        listed: list[Planting] = checked(typed_value(typed), list[Planting], "plant")
+    except PilekitError as error:
+        raise click.BadParameter(str(error)) from error
+    return listed
 
 
 @click.command()
@@ -47,7 +61,7 @@ WEIGHTS = (
 @setting_options(
     StreamSettings,
     *("tokenizer", "seq_len", "batch_size", "global_batch_size", "world_size", "packing", "window", "lanes", "seed"),
-    *("repeats", "weights", "ramp", "dedup", "copies", "copies_max", "on_error"),
+    *("repeats", "weights", "ramp", "dedup", "copies", "copies_max", "without", "plant", "on_error"),
     tokenizer={"metavar": "F"},
     world_size={"help": "Number of ranks; this is rank 0.", "default": 1},
     lanes={"type": lanes, "metavar": "R,M"},
@@ -55,6 +69,8 @@ WEIGHTS = (
     weights={"type": weights, "metavar": "NAME=X,...", "help": WEIGHTS},
     dedup={"type": click.Path(path_type=Path), "metavar": "DIR"},
     copies={"type": Similarity(0, 1), "metavar": "A"},
+    without={"metavar": "FILE|NAME", "help": "Documents that give no loss: a file that lists them, or a subset."},
+    plant={"type": plantings, "metavar": "TABLES", "help": PLANT},
 )
 @click.option(
     "--state",

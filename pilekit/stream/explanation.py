@@ -29,6 +29,8 @@ class Explanation(dict[str, Any]):
     weights, ramp                the entries of weights by step, {"step", "weights"} each, in shares with sum 1; None, 0
     epochs                       with weights by step: {subset: {"documents", "epochs"}}, the subset's documents, and
                                  how many epochs this rank's batches have had of them so far
+    without                      {"source", and "documents" or "subset"}: what gives no loss; or None
+    plant                        [{"path", "texts", "copies", "steps": [from, to]}], copies of all texts together
     documents                    the number selected; None under the sequential plan, known only by reading
     global_batch_size, batch_size, grad_accum, rank, world_size
     world_sizes                  the valid world sizes
@@ -63,6 +65,8 @@ class Explanation(dict[str, Any]):
             *((f"from step {entry['step']:,}", _shares(entry["weights"])) for entry in self["weights"] or ()),
             *([("ramp", counted(self["ramp"], "step"))] if self["ramp"] else []),
             *([("epochs", f"{', '.join(epochs)} documents")] if self["epochs"] else []),
+            *([("no loss", _hidden(self["without"]))] if self["without"] else []),
+            *(("planted", _planted(entry)) for entry in self["plant"]),
             ("lanes", f"{counted(self['rows'], 'row')} x {counted(self['columns'], 'column')} = {self['lanes']}"),
             ("step", f"{counted(self['global_batch_size'], 'sample')}: " + sizes.format_map(texts)),
             ("world sizes", texts["world_sizes"]),
@@ -75,6 +79,18 @@ class Explanation(dict[str, Any]):
 
 def _shares(weights: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {share:.4g}" for name, share in weights.items())
+
+
+def _hidden(without: Mapping[str, Any]) -> str:
+    if "subset" in without:
+        return f"the subset {without['subset']}"
+    return f"{counted(without['documents'])} of {without['source']}"
+
+
+def _planted(entry: Mapping[str, Any]) -> str:
+    texts, copies = counted(entry["texts"], "text"), counted(entry["copies"], "copy", "copies")
+    begin, end = entry["steps"]
+    return f"{copies} of {texts} of {entry['path']}, from step {begin:,} on and before {end:,}"
 
 
 def order_of(selected: StreamDocuments, unit: int, mixture: Mixture | None = None) -> str:
@@ -102,6 +118,7 @@ def explain(
     packing: str,
     mixture: Mixture | None = None,
     epochs: Mapping[str, float] | None = None,
+    altered: Mapping[str, Any] | None = None,
 ) -> Explanation:
     """The explanation of a stream.
 
@@ -109,7 +126,9 @@ def explain(
     window    None without a tokenizer
     mixture   of weights by step
     epochs    of each subset so far, with these weights
+    altered   what `without` and `plant` change
     """
+    altered = altered or {}
     grid = share.grid
     schedule = None if mixture is None else mixture.revisions[-1].schedule
     units = 0 if mixture is None else sum(mixture.units.values())
@@ -140,6 +159,16 @@ def explain(
             name: {"documents": len(selected.of_subset(name)), "epochs": count}
             for name, count in (epochs or {}).items()
         },
+        without=altered.get("without"),
+        plant=[
+            {
+                "path": entry["path"],
+                "texts": len(entry["copies"]),
+                "copies": sum(entry["copies"]),
+                "steps": entry["steps"],
+            }
+            for entry in altered.get("plant", ())
+        ],
         documents=selected.count if mixture is None else sum(len(selected.of_subset(name)) for name in mixture.names),
         global_batch_size=grid.global_batch_size,
         batch_size=share.batch_size,

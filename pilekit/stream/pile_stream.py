@@ -313,4 +313,6 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         window = None if self.is_raw else self.window
         mixture, counts = self._iteration.mixture, self._iteration.record.by_subset(self.subset_names)
         epochs = self.epochs_of({name: documents for name, (documents, _) in counts.items()})
-        return explain(self._documents, self.share, self._iteration.unit, window, self.packing, mixture, epochs)
+        return explain(
+            self._documents, self.share, self._iteration.unit, window, self.packing, mixture, epochs, self.altered
+        )

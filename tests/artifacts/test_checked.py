@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilekit.artifacts.checked import checked, reason_of_damage
+from pilekit.artifacts.checked import checked, reason_of_damage, typed_value
 from pilekit.errors import PilekitError
 
 
@@ -105,3 +105,19 @@ def test_no_message_holds_words_of_msgspec(value: Any, data: bytes) -> None:
             reason = reason_of_damage(error)
             assert "`" not in reason
             assert "Expected" not in reason
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("[1, {a = 'b'}]", [1, {"a": "b"}]),
+        ("2.5", 2.5),
+        ("true", True),
+        ("ArXiv", "ArXiv"),
+        ("1\nother = 2", "1\nother = 2"),
+        ("[" * 100_000, "[" * 100_000),
+        ("", ""),
+    ],
+)
+def test_a_typed_value_is_toml_or_text(text: str, value: object) -> None:
+    assert typed_value(text) == value

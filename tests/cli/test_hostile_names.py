@@ -40,6 +40,7 @@ TEXTS = ("head", "sample", "show", "generate")
 """Commands that print texts on a terminal, with the tabs in them."""
 OBEYED_IN_TEXT = re.compile(OBEYED.pattern.replace("\x09", "\x08"))
 
+PLANT = f"[{{file = {json.dumps(f'short{EVIL}.jsonl')}, copies = 2, to = 9}}]"
 CORPUS = ["data", "--manifest", "pile.toml"]
 WORKS = [
     ["stats", *CORPUS, "--copies", "--tokenizer", "model", "--plot", "made/stats.png"],
@@ -85,8 +86,9 @@ WORKS = [
     ["merge", "made/tokens/one", "--out", "made/tokens/all"],
     ["show", "made/tokens/one_text_document.idx", "1", "--tokenizer", "model"],
     ["stream", *CORPUS, "--tokenizer", "model", "--seq-len", "32", "--steps", "1"],
-    ["stream", *CORPUS, "--tokenizer", "model", "--seq-len", "32", "--peek", "2"],
-    ["stream", *CORPUS, "--tokenizer", "model", "--seq-len", "32", "--explain"],
+    ["stream", *CORPUS, "--tokenizer", "model", "--seq-len", "32", "--without", LABELS[0], "--peek", "2"],
+    ["stream", *CORPUS, "--tokenizer", "model", "--seq-len", "32", "--without", LABELS[0], "--explain"],
+    ["stream", *CORPUS, "--tokenizer", "model", "--seq-len", "512", "--plant", PLANT, "--explain"],
     ["train", "run.toml", "--dry-run"],
     ["train", "run.toml", "--out", "made/run"],
     ["train", "run.toml", "--from", "made/run/checkpoints/step-1", "--set", "train.steps=2", "--out", "made/branch"],
@@ -137,6 +139,8 @@ READ = (
 FAILS = [
     ["demo", "--out", "data"],
     ["seen", "odd", "--subset", LABELS[0]],
+    ["stream", *CORPUS, "--tokenizer", "model", "--plant", PLANT.replace("short", "none")],
+    ["stream", *CORPUS, "--tokenizer", "model", "--without", EVIL],
     *(["mix", *call] for call in (["run", "data"], ["run", "missing"], ["fit", "data"])),
     *(
         ["mix", "design", data, "--config", config, "--set", "train.eval_path=data/00.jsonl.zst", "--out", "made/mix"]
@@ -187,6 +191,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(2):
         (data / f"{number:02d}{EVIL}.jsonl.zst").write_bytes(zstd_frame(documents(TEXT, LABEL)))
     quiz.write_text(json.dumps(json.loads(documents("text", LABEL).partition(b"\n")[0]) | {ANSWER: EVIL}))
+    Path(f"short{EVIL}.jsonl").write_text(json.dumps({TEXT: EVIL}))
     phrases.write_text(f"word3\n{EVIL}\n{LABELS[0]}\n")
     prompts.write_text(f"a prompt{EVIL}{LABELS[0]}\n")
     fields = f"text_field = {json.dumps(TEXT)}\nlabel_path = {json.dumps(f'meta.{LABEL}')}\n"

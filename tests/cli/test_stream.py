@@ -115,6 +115,50 @@ def test_peek_shows_the_batch_of_training(shard: Path, tokenizer: Path) -> None:
     assert len(lines) == 2 + len(documents)
 
 
+def test_documents_without_loss_and_planted_texts(shard: Path, tokenizer: Path, tmp_path: Path) -> None:
+    """A run's state is refused without them; with them, `--peek` shows what the run reads."""
+    texts = [record("a canary sings", "Github"), record("it flies", None)]
+    (tmp_path / "canary.jsonl").write_bytes(b"\n".join(texts))
+    (tmp_path / "hidden.jsonl").write_text(json.dumps({"shard": "a.jsonl", "number": 4}) + "\n")
+    plant = [{"file": tmp_path / "canary.jsonl", "copies": [3, 0], "from": 1, "to": 4}]
+    sizes = {"seq_len": 32, "batch_size": 4, "window": 8}
+    made = PileStream(shard, tokenizer=tokenizer, plant=plant, without=tmp_path / "hidden.jsonl", **sizes)
+    batches = list(itertools.islice(made, 2))
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps(made.state_dict()))
+    common = (shard, "--tokenizer", tokenizer, *(f"--{name.replace('_', '-')}={size}" for name, size in sizes.items()))
+    planted = f'[{{file = "{tmp_path / "canary.jsonl"}", copies = [3, 0], from = 1, to = 4}}]'
+    changed = (*common, "--without", tmp_path / "hidden.jsonl", "--plant", planted)
+    batches += itertools.islice(made, 2)
+    for step in (2, 3):
+        peeked = run_json("stream", *changed, "--state", state, "--peek", step)
+        found = [[(one["shard"], one["number"]) for one in peeked if one["row"] == row] for row in range(4)]
+        assert sorted(found) == sorted(batches[step].documents())
+    everything = [row for batch in batches for row in batch.documents()]
+    assert everything.count([("canary.jsonl", 0)]) == 3
+    for missing, others in (("plant", changed[:-2]), ("without", (*common, *changed[-2:]))):
+        refused(f"the stream's state does not fit: its {missing} is ", "stream", *others, "--state", state)
+
+    explained = run_json("stream", *changed, "--explain")
+    assert explained["without"]["documents"] == 1
+    steps = {"texts": 2, "copies": 3, "steps": [1, 4]}
+    assert explained["plant"] == [{"path": str(tmp_path / "canary.jsonl"), **steps}]
+    lines = " ".join(run("stream", *changed, "--explain", exit_code=0).stdout.split())
+    assert "no loss 1 document of " in lines
+    assert "planted 3 copies of 2 texts of " in lines
+    assert "from step 1 on and before 4 " in lines
+    assert "no loss the subset ArXiv " in " ".join(
+        run("stream", *common, "--without", "pile_arxiv", "--explain", exit_code=0).stdout.split()
+    )
+    refused('unknown subset "arxif".* did you mean ArXiv', "stream", *common, "--without", "arxif")
+    for wrong, told in (
+        ("canary.jsonl", "must be a list"),
+        ("[{file='a', to=4}]", "plant[0].copies is missing"),
+        ("[{file='a', copies=1, from=4, to=4}]", "there is no step"),
+    ):
+        assert told in " ".join(run("stream", *common, "--plant", wrong, exit_code=2).stderr.split())
+
+
 def test_a_state_from_a_file(shard: Path, tokenizer: Path, tmp_path: Path) -> None:
     made = PileStream(shard, tokenizer=tokenizer, seq_len=32, batch_size=2, window=8)
     list(itertools.islice(made, 3))

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import tomli_w
 
+from pilekit.artifacts.checked import typed_value
 from pilekit.display.wrong_names import nearest_of
 from pilekit.errors import PilekitError, counted, shortened
 from pilekit.train.config.check import check, check_versions, checked_field, naming_field, wrong
@@ -166,11 +167,7 @@ def _change(change: str | tuple[str, Any]) -> tuple[str, Any]:
     name = f"{section}.{field}"
     if not isinstance(change, str):
         return name, checked_field(name, change[1])
-    try:
-        parsed = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):
-        parsed = {}
-    value = parsed["value"] if parsed.keys() == {"value"} else text
+    value = typed_value(text)
     # A number or a date may be text without its quotes, and a list of names the names with commas.
     candidates = (value,) if isinstance(value, str | list | dict) else (value, text)
     names = value.split(",") if isinstance(value, str) and not value.startswith("[") else []
