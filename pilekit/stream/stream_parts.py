@@ -26,6 +26,7 @@ from pilekit.stream.batch.batch import BatchWriter
 from pilekit.stream.batch.build_batches import BatchBuilder
 from pilekit.stream.batch.mlm import Masking
 from pilekit.stream.batch.plant import PlantedRows
+from pilekit.stream.batch.planted_texts import planted_texts
 from pilekit.stream.batch.without import Without
 from pilekit.stream.finite_pass import Passes
 from pilekit.stream.iteration import Iteration
@@ -180,15 +181,11 @@ def _planted_rows(settings: StreamSettings, tokenizer: Tokenizer, documents: Str
     if not settings.plant:
         return None
     with of_setting("plant"):
-        return PlantedRows.of(
-            settings.plant,
-            documents.corpus,
-            tokenizer,
-            subset=list(documents.subset_ids).index(PLANTED),
-            seq_len=settings.seq_len,
-            append_eod=settings.append_eod,
-            seed=settings.seed,
+        entries = planted_texts(
+            settings.plant, documents.corpus, tokenizer, seq_len=settings.seq_len, append_eod=settings.append_eod
         )
+    subset = list(documents.subset_ids).index(PLANTED)
+    return PlantedRows(entries, subset, settings.append_eod, settings.seed)
 
 
 def _grid(

@@ -19,7 +19,8 @@ from tokenizers import AddedToken
 
 from pilekit.corpus.shuffle import mix
 from pilekit.errors import PilekitError
-from pilekit.stream.batch.plant import PlantedRows, PlantedTexts
+from pilekit.stream.batch.plant import PlantedRows
+from pilekit.stream.batch.planted_texts import PlantedTexts
 from pilekit.stream.order.lane_grid import Grid
 from pilekit.stream.pile_stream import PileStream
 from pilekit.stream.settings import Planting
