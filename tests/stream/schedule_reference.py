@@ -47,10 +47,14 @@ class Mixing:
         every = [*self.entries, *(self.earlier or ())]
         return sorted({name for _, weights in every for name in weights})
 
-    def counted_with(self, name: str) -> int:
-        """The number of subsets in the schedule that first named this one, which decides its units."""
+    def part(self, name: str) -> float:
+        """The subset's part of the text of all units, by the schedule that first named it."""
         earlier, now = ({name for _, weights in of or () for name in weights} for of in (self.earlier, self.entries))
-        return len(earlier) if name in earlier else len(now)
+        entries, names = (self.earlier or (), earlier) if name in earlier else (self.entries, now)
+        shares = {
+            other: max(weights.get(other, 0) / sum(weights.values()) for _, weights in entries) for other in names
+        }
+        return math.sqrt(shares[name]) / sum(math.sqrt(shares[other]) for other in sorted(names))
 
     def of_window(self, step: int) -> Entries:
         return self.earlier if self.earlier is not None and step < self.until else self.entries
@@ -86,14 +90,14 @@ def lengths_of(lines: Sequence[Line], plan: Plan, encode: Encoder) -> list[int]:
 
 
 def subset_documents(
-    lines: Sequence[Line], name: str, plan: Plan, encode: Encoder, lane: int, subsets: int
+    lines: Sequence[Line], name: str, plan: Plan, encode: Encoder, lane: int, part: float
 ) -> tuple[Iterator[Line], Fraction]:
     """(the lane's endless documents of a subset, and what it waits for the first)."""
     seed = int(mix(plan.seed, SUBSETS, xxhash.xxh3_64_intdigest(name.encode())))
     own = [line for line in selected(lines, plan) if line.subset == name]
     lengths = lengths_of(own, plan, encode)
     mean = sum(lengths) / len(lengths)
-    unit = max(1, min(256, len(own) // (16 * plan.lanes), int(6 * 2**20 / subsets / max(1.0, 4 * mean))))
+    unit = max(1, min(256, len(own) // (16 * plan.lanes), int(12 * 2**20 * part / max(1.0, 4 * mean))))
     units = [own[begin : begin + unit] for begin in range(0, len(own), unit)]
     spread = (int(permutation(plan.lanes, seed, WAITS)[lane]) + 0.5) / plan.lanes
     in_rows = [min(plan.seq_len, length - at) for length in lengths for at in range(0, length, plan.seq_len)]
@@ -121,7 +125,7 @@ def lane_rows(lines: Sequence[Line], plan: Plan, mixing: Mixing, encode: Encoder
     each, column = plan.global_batch_size // plan.rows, lane % plan.columns
     sequences, waits = {}, {}
     for name in mixing.names:
-        sequences[name], waits[name] = subset_documents(lines, name, plan, encode, lane, mixing.counted_with(name))
+        sequences[name], waits[name] = subset_documents(lines, name, plan, encode, lane, mixing.part(name))
     order = 0
     rest: dict[str, tuple[Line, int]] = {}  # the document that a subset is in, and its tokens that were drawn
     given: dict[str, int] = dict.fromkeys(mixing.names, 0)  # tokens since the shares changed

@@ -1,15 +1,16 @@
-"""The compiled loop that draws a window's documents for a lane: see drawn_windows.py, and order/draws.py for the rule.
+"""The compiled loops that draw a window's documents for a lane, and copy them: see drawn_windows.py, and order/draws.py
+for the rule.
 
-It runs until the window is full, or until Python has something to do: read more of a subset, change the shares, or make
-room for more parts. Then it is called again. numba neither reorders nor joins operations on floats, so each turn is the
-number that the rule's operations give, one after another.
+`draw` runs until the window is full, or until Python has something to do: read more of a subset, change the shares, or
+make room for more parts. Then it is called again. numba neither reorders nor joins operations on floats, so each turn
+is the number that the rule's operations give, one after another.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import float64, int64
+from numba import float64, int64, types, uint32, void
 
 from pilekit.corpus.shuffle import Int64
 from pilekit.workers.kernels import compiled
@@ -21,14 +22,14 @@ were full, and, if a row's place is kept, full rows."""
 FULL, NEXT_SHARES, MORE_ROOM = -1, -2, -3
 """Why `draw` returns; a number from 0 is the subset of which more must be read."""
 
-SUBSET, DOCUMENT, BEGIN, LENGTH, GOES_ON = range(5)
-"""Columns of a drawn part: its subset, the document's place in what was read of this, the tokens before the part, its
-own tokens, and whether more follow."""
+SOURCE, DOCUMENT, BEGIN, LENGTH, GOES_ON = range(5)
+"""Columns of a drawn part: the number of what was read, the document's place in it, the document's tokens before the
+part, its own tokens, and whether more follow."""
 
 
 @compiled(
     int64(
-        *[int64[::1]] * 4,
+        *[int64[::1]] * 5,
         *[float64[::1]] * 2,
         *[int64[:, ::1]] * 3,
         int64[:, ::1],
@@ -41,6 +42,7 @@ def draw(
     at: Int64,
     ends: Int64,
     used: Int64,
+    sources: Int64,
     turns: npt.NDArray[np.float64],
     rates: npt.NDArray[np.float64],
     lengths: Int64,
@@ -61,6 +63,7 @@ def draw(
     has            int64 [5], changed: `PARTS` and so on
     at, ends, used int64 [subsets], changed: the next document of what was read of each subset, the number of these, and
                    the next document's tokens that were drawn before
+    sources        int64 [subsets]: the number of what was read of each subset
     turns, rates   float64 [subsets]: as in `Draws`; `turns` is changed
     lengths        int64 [subsets, n]: tokens of what was read, EOD counted
     codes          int64 [subsets, 1 + n]: the place before the first of these, and after each
@@ -92,7 +95,7 @@ def draw(
         taken = min(left, seq_len - in_row)
         goes_on = taken < left
         part = has[PARTS]
-        parts[part, SUBSET], parts[part, DOCUMENT], parts[part, BEGIN] = number, document, used[number]
+        parts[part, SOURCE], parts[part, DOCUMENT], parts[part, BEGIN] = sources[number], document, used[number]
         parts[part, LENGTH], parts[part, GOES_ON] = taken, goes_on
         has[PARTS] += 1
         has[TOKENS] += taken
@@ -116,3 +119,34 @@ def draw(
                 row_places[row, 1 + subsets + other] = used[other]
                 row_turns[row, other] = turns[other]
             has[ROWS] += 1
+
+
+_uint32 = types.Array(types.uint32, 1, "C", readonly=True)
+_int64 = types.Array(types.int64, 1, "C", readonly=True)
+_table = types.Array(types.int64, 2, "C", readonly=True)
+
+
+@compiled(void(_uint32, _int64, _table, int64[:, ::1], int64[::1], int64[::1], uint32[::1], int64[:, ::1]))
+def copy_parts(
+    ids: npt.NDArray[np.uint32],
+    offsets: Int64,
+    table: Int64,
+    parts: Int64,
+    chosen: Int64,
+    borders: Int64,
+    window_ids: npt.NDArray[np.uint32],
+    window_table: Int64,
+) -> None:
+    """Copy the parts of one source into a window.
+
+    ids, offsets, table         of the source, as in `TokenizedDocuments`
+    parts                       int64 [m, 5], as in `draw`
+    chosen                      the numbers of the parts that are of this source
+    borders                     int64 [m + 1]: where each part's ids begin in the window, and the last one ends
+    window_ids, window_table    receive them
+    """
+    for part in chosen:
+        document, to = parts[part, DOCUMENT], borders[part]
+        source, length = offsets[document] + parts[part, BEGIN], borders[part + 1] - to
+        window_ids[to : to + length] = ids[source : source + length]
+        window_table[part] = table[document]

@@ -35,29 +35,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from pilekit.corpus.shuffle import Int64
-from pilekit.errors import PilekitError, counted
 from pilekit.stream.order.draws import Draws
 from pilekit.stream.order.schedule import Revision, Schedule, in_force
-from pilekit.stream.pack.draw_kernel import (
-    BEGIN,
-    DOCUMENT,
-    FILLED,
-    FULL,
-    GOES_ON,
-    LENGTH,
-    MORE_ROOM,
-    NEXT_SHARES,
-    PARTS,
-    ROWS,
-    SUBSET,
-    draw,
-)
-from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments
+from pilekit.stream.pack.draw_kernel import FILLED, FULL, MORE_ROOM, NEXT_SHARES, draw
+from pilekit.stream.pack.drawn_parts import DrawnParts
+from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, no_documents
 from pilekit.stream.read.lane_documents import ORDER, POSITION
 
 _NEVER = 1 << 62
-_MOST_PARTS = 1 << 18
-"""A row that is not full after so many parts of documents, beyond those of a window, has nothing but empty texts."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +121,7 @@ class DrawnDocuments:
         shares = self._shares(revisions[-1].schedule, basis - 1) if basis else ()
         self._draws, self._place, self._count = Draws(basis, values, shares), place, place.document
         # What was read of each subset, as `draw` takes it.
-        self._read: list[TokenizedDocuments | None] = [None] * subsets
+        self._read = [no_documents()] * subsets
         self._at, self._ends, self._used = (np.zeros(subsets, np.int64) for _ in range(3))
         self._lengths = np.zeros((subsets, max(units)), np.int64)
         self._codes = np.zeros((subsets, max(units) + 1), np.int64)
@@ -156,7 +141,7 @@ class DrawnDocuments:
             schedule = in_force(self._revisions, begin := self._steps.of_row(before))
             border = schedule.border_after(begin)
             limit = _NEVER if border is None else min(_NEVER, self._steps.first_row(border) * layout.seq_len)
-        drawn = _Drawn(len(self._names), layout)
+        drawn = DrawnParts(self._read, layout)
         drawn.has[FILLED] = before * layout.seq_len
         self._draw(drawn, schedule, limit)
         documents = drawn.joined(self._count)
@@ -171,17 +156,18 @@ class DrawnDocuments:
         self._count += len(documents)
         return documents, places
 
-    def _draw(self, drawn: _Drawn, schedule: Schedule, limit: int) -> None:
+    def _draw(self, drawn: DrawnParts, schedule: Schedule, limit: int) -> None:
         """Draw a window's parts, up to token `limit` of the lane."""
         layout, draws, until = self._layout, self._draws, -1
         separate, concat = layout.packing == "none", layout.packing == "concat"
         while True:
             stopped = draw(
-                *(drawn.has, self._at, self._ends, self._used, draws.turns, draws.rates, self._lengths, self._codes),
+                *(drawn.has, self._at, self._ends, self._used, drawn.source_of),
+                *(draws.turns, draws.rates, self._lengths, self._codes),
                 *(drawn.parts, drawn.row_places, drawn.row_turns),
                 *(layout.seq_len, layout.window, layout.most_tokens, limit, until, concat, separate),
             )
-            drawn.note(self._read, draws)
+            drawn.note_rows(draws)
             if stopped == FULL:
                 return
             if stopped == NEXT_SHARES:
@@ -192,6 +178,7 @@ class DrawnDocuments:
                 drawn.make_room()
             else:
                 self._read_more(stopped)
+                drawn.add_source(stopped, self._read[stopped])
 
     def _read_more(self, subset: int) -> None:
         place = int(self._codes[subset, self._at[subset]])
@@ -211,73 +198,3 @@ class DrawnDocuments:
             return self._steps.next_visit(row)
         border = schedule.border_after(step)
         return _NEVER if border is None else self._steps.first_row(border)
-
-
-class _Drawn:
-    """The parts of a window, in the order in which they were drawn. The arrays are as in `draw`.
-
-    places  with "concat": the place after each row, in arrays int64 [rows, 4 + 3 subsets]
-    """
-
-    def __init__(self, subsets: int, layout: Layout) -> None:
-        rows = layout.most_tokens // layout.seq_len + 2
-        self._layout, self._usual = layout, layout.window + rows
-        self.has, self.parts = np.zeros(5, np.int64), np.empty((self._usual, 5), np.int64)
-        kept_rows = rows if layout.packing == "concat" else 0
-        self.row_places = np.zeros((kept_rows, 1 + 2 * subsets), np.int64)
-        self.row_turns = np.empty((kept_rows, subsets))
-        self.places: list[Int64] = []
-        self._sources: list[TokenizedDocuments] = []
-        self._source_of: dict[int, int] = {}
-        self._source = np.empty(self._usual, np.int64)
-        self._noted_parts = self._noted_rows = 0
-
-    def note(self, read: Sequence[TokenizedDocuments | None], draws: Draws) -> None:
-        """Note what the parts that were just drawn were read from, and under which shares the rows were filled."""
-        begin, end = self._noted_parts, int(self.has[PARTS])
-        if begin < end:
-            numbers = np.zeros(len(read), np.int64)
-            for subset in np.unique(self.parts[begin:end, SUBSET]).tolist():
-                source = read[subset]
-                assert source is not None
-                if id(source) not in self._source_of:
-                    self._source_of[id(source)] = len(self._sources)
-                    self._sources.append(source)
-                numbers[subset] = self._source_of[id(source)]
-            self._source[begin:end] = numbers[self.parts[begin:end, SUBSET]]
-            self._noted_parts = end
-        first, last = self._noted_rows, int(self.has[ROWS])
-        if first < last:
-            fixed = np.zeros((last - first, 4), np.int64)
-            fixed[:, 1], fixed[:, 3] = self.row_places[first:last, 0], draws.basis
-            bits = draws.record(self.row_turns[first:last]).view(np.int64)
-            self.places.append(np.hstack([fixed, self.row_places[first:last, 1:], bits]))
-            self._noted_rows = last
-
-    def make_room(self) -> None:
-        """Double the room for parts; PilekitError where the texts of a row must be empty."""
-        if len(self.parts) > self._usual + self._layout.seq_len + _MOST_PARTS:
-            raise PilekitError(
-                f"no row in {counted(len(self.parts), 'document')}: the texts are empty; give append_eod=True, another "
-                "packing or other documents"
-            )
-        self.parts = np.concatenate([self.parts, np.empty_like(self.parts)])
-        self._source = np.concatenate([self._source, np.empty_like(self._source)])
-
-    def joined(self, before: int) -> TokenizedDocuments:
-        """The parts as documents; `before` parts of the lane were drawn before them."""
-        count = int(self.has[PARTS])
-        parts, owner = self.parts[:count], self._source[:count]
-        # Where each part's document stands in its source, and in all sources together.
-        first_offset = np.cumsum([0, *(len(source.offsets) for source in self._sources)])[:-1]
-        first_row = np.cumsum([0, *map(len, self._sources)])[:-1]
-        offsets = np.concatenate([source.offsets for source in self._sources])
-        begins = offsets[first_offset[owner] + parts[:, DOCUMENT]] + parts[:, BEGIN]
-        has_eod = self._layout.append_eod * (1 - parts[:, GOES_ON])
-        lengths = parts[:, LENGTH] - has_eod
-        sources = [source.ids for source in self._sources]
-        spans = zip(owner.tolist(), begins.tolist(), (begins + lengths).tolist(), strict=True)
-        ids = np.concatenate([sources[number][begin:end] for number, begin, end in spans])
-        table = np.concatenate([source.table for source in self._sources])[first_row[owner] + parts[:, DOCUMENT]]
-        table[:, POSITION], table[:, ORDER] = 0, np.arange(before, before + count)
-        return TokenizedDocuments(ids, np.append(0, np.cumsum(lengths)), table, cut=parts[:, [BEGIN, GOES_ON]])

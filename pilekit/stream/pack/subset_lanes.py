@@ -6,9 +6,9 @@ subset's name. So a subset's sequence depends on no other subset, and a schedule
 A lane reads its share of each sequence as any lane does (read/random_access.py), a unit at a time, and draws from what
 it has read (drawn_windows.py, which has the argument why nothing is lost or doubled).
 
-A unit has at most 256 documents, a sixteenth of a lane's share of an epoch, and about as many as fill the lane's part
-of `UNIT_BYTES` of text. All subsets' units together are what a lane holds beyond its window. With `copies` a unit
-stands in its subset's epoch as often as its heaviest document counts, as in one order of all documents.
+A unit has at most 256 documents, a sixteenth of a lane's share of an epoch, and about as many as fill the subset's part
+of `UNIT_BYTES` of text (`parts_of_units`). All subsets' units together are what a lane holds beyond its window. With
+`copies` a unit stands in its subset's epoch as often as its heaviest document counts, as in one order of all documents.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ from pilekit.stream.read.mixture import usual_lengths
 from pilekit.stream.read.random_access import RandomAccess
 from pilekit.tokenize import Tokenizer
 
-UNIT_BYTES = 6 << 20
+UNIT_BYTES = 12 << 20
 """The most text, roughly, in the units that a lane holds of all subsets."""
 
 _BYTES_PER_TOKEN = 4
@@ -87,7 +88,8 @@ def new_mixture(
         append_eod=layout.append_eod,
         seq_len=layout.seq_len,
     )
-    units = {name: unit_of_subset(counts[name], lanes, len(names), lengths[name][0]) for name in names}
+    parts = parts_of_units(schedule)
+    units = {name: unit_of_subset(counts[name], lanes, parts[name], lengths[name][0]) for name in names}
     return Mixture((Revision(None, schedule),), units, {name: wait for name, (_, wait) in lengths.items()})
 
 
@@ -114,9 +116,18 @@ def resumed_mixture(
     return replace(mixture, revisions=(*revisions, Revision(None, new)), units=all_units)
 
 
-def unit_of_subset(documents: int, lanes: int, subsets: int, mean_tokens: float) -> int:
-    """Documents in a unit of a subset with so many documents of a mean length, of a schedule with so many subsets."""
-    by_bytes = UNIT_BYTES / subsets / max(1.0, _BYTES_PER_TOKEN * mean_tokens)
+def parts_of_units(schedule: Schedule) -> dict[str, float]:
+    """Each subset's part of `UNIT_BYTES`: as the square root of its highest share."""
+    # A unit costs one frame more than its text, and a subset needs units in the proportion of share / size. Their sum
+    # over all subsets is least where sizes are as square roots.
+    roots = {name: sqrt(max(entry.get(name, 0.0) for entry in schedule.entries)) for name in schedule.names}
+    total = sum(roots.values())
+    return {name: root / total for name, root in roots.items()}
+
+
+def unit_of_subset(documents: int, lanes: int, part: float, mean_tokens: float) -> int:
+    """Documents in a unit of a subset with so many documents of a mean length, with this part of `UNIT_BYTES`."""
+    by_bytes = UNIT_BYTES * part / max(1.0, _BYTES_PER_TOKEN * mean_tokens)
     return max(1, min(256, documents // (16 * lanes), int(by_bytes)))
 
 
