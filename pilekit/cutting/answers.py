@@ -22,7 +22,7 @@ import numpy as np
 from pilekit.artifacts.saved_arrays import load_arrays, save_arrays
 from pilekit.cutting.evaluation_texts import Texts
 from pilekit.cutting.ngrams import NGrams
-from pilekit.cutting.words import Bytes, Int64, UInt32, compacted, word_places
+from pilekit.cutting.words import Bytes, Flags, Int64, UInt32, compacted, word_places
 from pilekit.workers.kernels import compiled
 
 Place = tuple[int, int]
@@ -67,11 +67,15 @@ class Answers(NamedTuple):
         """The arrays in a folder, mapped into memory."""
         return load_arrays(folder, cls)
 
-    def near(self, texts: Sequence[str], documents: Int64, hits: Int64, reach: int) -> Iterator[tuple[int, ...]]:
+    def near(
+        self, texts: Sequence[str], documents: Int64, hits: Int64, may_count: Flags, reach: int
+    ) -> Iterator[tuple[int, ...]]:
         """(document, record, start, end) of the answers that may be in reach of their question, by document.
 
         documents   the index in `texts` of each n-gram's document, int64 [hits]
         hits        first word, words, start, end and number of each n-gram, by document and word, int64 [hits, 5]
+        may_count   false where an n-gram is known to be common, bool [hits]; a record with no other n-gram in a span
+                    is left out
         """
         low, high = (self.asked[hits[:, 4] + more].astype(np.int64) for more in (0, 1))
         owned = high - low
@@ -90,7 +94,9 @@ class Answers(NamedTuple):
         columns = [span_of[first_hit], documents[first_hit], record[first]]
         columns += [hits[first_hit, 2], np.maximum.reduceat(hits[hit, 3], first)]
         columns += [np.searchsorted(pair_of_run, pair[first]), np.searchsorted(pair_of_run, pair[first], "right")]
-        rows = np.stack(columns, axis=1)[np.argsort(columns[0], kind="stable")].tolist()
+        counts = np.logical_or.reduceat(may_count[hit], first)
+        rows = np.stack(columns, axis=1)[counts]
+        rows = rows[np.argsort(rows[:, 0], kind="stable")].tolist()
         for span, of_span in groupby(rows, key=itemgetter(0)):
             around, words = (int(spans[span, 0]), int(spans[span, 1])), None
             for _, document, number, start, end, first_run, behind in of_span:

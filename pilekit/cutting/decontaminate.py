@@ -133,7 +133,14 @@ def _find(
     files = ngrams.save(job.scratch)
     if answer_folder is not None:
         files += Answers.build(ngrams, texts).save(answer_folder)
-    search = partial(find_hits, ngram_folder=job.scratch, answer_folder=answer_folder, reach=reach, scope=job.scope)
+    search = partial(
+        find_hits,
+        ngram_folder=job.scratch,
+        answer_folder=answer_folder,
+        reach=reach,
+        limit=common,
+        scope=job.scope,
+    )
     read = job.process_step("searching", "hits", search, files)
     parts = {name: (path, read[name]["labels"]) for name, path in zip(read, job.files("hits"), strict=True)}
     judge = Judge(ngrams, texts, verdicts, reach)

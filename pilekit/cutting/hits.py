@@ -34,6 +34,7 @@ def find_hits(
     ngram_folder: Path,
     answer_folder: Path | None,
     reach: int,
+    limit: int,
     scope: CutScope,
     share: Share,
 ) -> tuple[dict[str, Any], list[Path]]:
@@ -41,9 +42,11 @@ def find_hits(
 
     ngram_folder    has the `NGrams`
     answer_folder   has the `Answers`; None: no record has any
+    limit           n-grams in more documents of the corpus are ignored; 0: ignore none
     """
     ngrams, counts, labels = NGrams.load(ngram_folder), dict[str, Any](), dict[str, int]()
     answers = None if answer_folder is None else Answers.load(answer_folder)
+    documents_of = np.zeros(len(ngrams.keys), np.int64)
     with write_atomically(path) as file:
         for read_batch in scope.batches(shard, advance, counts, ahead=share.ahead):
             batch = scope.compared(read_batch)
@@ -60,11 +63,14 @@ def find_hits(
             columns = (batch.numbers[documents], subsets, word, start - origin, stop - origin, ngram, first)
             rows = np.stack(columns, axis=1)
             if answers is not None:
+                # Phrases of a few words are mostly common, and what stands beside them is of no use.
+                np.add.at(documents_of, ngram[first == 1], 1)
+                may_count = (documents_of[ngram] <= limit) | (limit == 0)
                 sizes = ngrams.words[ngram].astype(np.int64)
                 asked = np.stack([rows[:, WORD], sizes, rows[:, START], rows[:, END], ngram], axis=1)
                 near = [
                     (batch.numbers[document], labels[batch.subsets[document]], record, *place, -1, 0)
-                    for document, record, *place in answers.near(batch.texts, documents, asked, reach)
+                    for document, record, *place in answers.near(batch.texts, documents, asked, may_count, reach)
                 ]
                 rows = np.concatenate([rows, np.array(near, np.int64).reshape(-1, FIRST + 1)])
                 rows = rows[np.argsort(rows[:, NUMBER], kind="stable")]

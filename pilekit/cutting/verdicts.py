@@ -15,13 +15,12 @@ from bisect import bisect, bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, groupby, pairwise
+from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from pilekit.artifacts.parquet_rows import required, write_rows
@@ -29,10 +28,10 @@ from pilekit.cutting.answers import Place, in_reach
 from pilekit.cutting.evaluation_texts import Texts
 from pilekit.cutting.hits import END, FIRST, NGRAM, NUMBER, START, SUBSET, WORD, stored_hits
 from pilekit.cutting.ngrams import NGrams
-from pilekit.cutting.words import Int64
+from pilekit.cutting.words import Flags, Int64, UInt32
+from pilekit.workers.kernels import compiled
 
 Verdict = Literal["leak", "question", "text"]
-Flags = npt.NDArray[np.bool_]
 Row = tuple[Any, ...]
 Part = tuple[Path, Sequence[str]]
 """The file of a shard's hits, and its labels."""
@@ -205,14 +204,14 @@ def _evaluation_rows(
     ngrams: NGrams, texts: Texts, is_kept: Flags, findings: _Findings, counts: dict[str, dict[str, Any]]
 ) -> Iterator[Row]:
     """A row for each record; `counts` receives the counts of each evaluation."""
-    begins = ngrams.first[np.searchsorted(texts.record_of, np.arange(len(texts.records) + 1))].tolist()
-    for index, (record, (begin, end)) in enumerate(zip(texts.records, pairwise(begins), strict=True)):
-        # With counts, `np.unique` sorts, which is faster here.
-        numbers, _ = np.unique(ngrams.numbers[begin:end], return_counts=True)
-        matches = int(np.count_nonzero(is_kept[numbers]))
+    begins = ngrams.first[np.searchsorted(texts.record_of, np.arange(len(texts.records) + 1))]
+    sizes, kept = np.zeros((2, len(texts.records)), np.int64)
+    _count_different(ngrams.numbers, begins, is_kept, np.zeros(len(is_kept), np.int64), sizes, kept)
+    rows = zip(texts.records, sizes.tolist(), kept.tolist(), strict=True)
+    for index, (record, size, matches) in enumerate(rows):
         verdict = VERDICTS[findings.worst[index]] if index in findings.worst else None
         place = findings.first.get(index, (None, None))
-        yield *record, len(numbers), matches, matches / max(1, len(numbers)), *place, verdict
+        yield *record, size, matches, matches / max(1, size), *place, verdict
         if record[0] not in counts:
             subsets = {
                 subset: {name: verdicts[name] for name in VERDICTS}
@@ -221,8 +220,24 @@ def _evaluation_rows(
             names = ("records", "dirty", "too_short", "answered", *VERDICTS)
             counts[record[0]] = {**dict.fromkeys(names, 0), "subsets": subsets}
         of_evaluation = counts[record[0]]
-        for name, more in (("records", True), ("dirty", matches > 0), ("too_short", not len(numbers))):
+        for name, more in (("records", True), ("dirty", matches > 0), ("too_short", not size)):
             of_evaluation[name] += more
         of_evaluation["answered"] += bool(texts.answers[index])
         if verdict is not None:
             of_evaluation[verdict] += 1
+
+
+@compiled()
+def _count_different(numbers: UInt32, begins: Int64, is_kept: Flags, last: Int64, sizes: Int64, kept: Int64) -> None:
+    """Count the different n-grams of each record, and those that are kept.
+
+    numbers, begins   the n-grams of all records, and the first of each record
+    last              zeros, one for each n-gram, overwritten
+    sizes, kept       zeros, one for each record, written
+    """
+    for record in range(len(sizes)):
+        for number in numbers[begins[record] : begins[record + 1]]:
+            if last[number] <= record:
+                last[number] = record + 1
+                sizes[record] += 1
+                kept[record] += int(is_kept[number])

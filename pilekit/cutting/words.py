@@ -24,6 +24,7 @@ Bytes = npt.NDArray[np.uint8]
 Int64 = npt.NDArray[np.int64]
 UInt32 = npt.NDArray[np.uint32]
 UInt64 = npt.NDArray[np.uint64]
+Flags = npt.NDArray[np.bool_]
 
 _CASED = 0x20000
 """From this character on, none is white space, punctuation or a symbol, and none has a lower case."""
