@@ -9,11 +9,16 @@ from pilekit.errors import counted
 from pilekit.stream.order.lane_grid import Share
 from pilekit.stream.pack.subset_lanes import UNIT_BYTES, Mixture
 from pilekit.stream.pack.window import MOST_TOKENS
+from pilekit.stream.read.decodings import decodings_per_epoch
 from pilekit.stream.read.document_selection import StreamDocuments
 from pilekit.stream.read.shuffled_blocks import MOST_CHARACTERS
 
 _BYTES_PER_TOKEN = 4
 """Bytes of text per token, roughly. A token in memory (uint32) happens to take 4 bytes too."""
+
+
+_OFTEN = 2
+"""Text that is decoded more often than this makes a run slower than one from token files."""
 
 
 class Explanation(dict[str, Any]):
@@ -29,6 +34,8 @@ class Explanation(dict[str, Any]):
     weights, ramp                the entries of weights by step, {"step", "weights"} each, in shares with sum 1; None, 0
     epochs                       with weights by step: {subset: {"documents", "epochs"}}, the subset's documents, and
                                  how many epochs this rank's batches have had of them so far
+    decodings                    with weights by step: how many times a frame is decoded in an epoch of each subset, an
+                                 estimate from the indexes; None if no text is decoded repeatedly
     without                      {"source", and "documents" or "subset"}: what gives no loss; or None
     plant                        [{"path", "texts", "copies", "steps": [from, to]}], copies of all texts together
     documents                    the number selected; None under the sequential plan, known only by reading
@@ -65,6 +72,7 @@ class Explanation(dict[str, Any]):
             *((f"from step {entry['step']:,}", _shares(entry["weights"])) for entry in self["weights"] or ()),
             *([("ramp", counted(self["ramp"], "step"))] if self["ramp"] else []),
             *([("epochs", f"{', '.join(epochs)} documents")] if self["epochs"] else []),
+            *([("decoding", _decodings(self["decodings"]))] if self["decodings"] else []),
             *([("no loss", _hidden(self["without"]))] if self["without"] else []),
             *(("planted", _planted(entry)) for entry in self["plant"]),
             ("lanes", f"{counted(self['rows'], 'row')} x {counted(self['columns'], 'column')} = {self['lanes']}"),
@@ -79,6 +87,11 @@ class Explanation(dict[str, Any]):
 
 def _shares(weights: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {share:.4g}" for name, share in weights.items())
+
+
+def _decodings(times: float) -> str:
+    text = f"each frame about {times:.1f} times in an epoch of each subset"
+    return text + ("; token files of `pilekit tokenize` have no frames" if times > _OFTEN else "")
 
 
 def _hidden(without: Mapping[str, Any]) -> str:
@@ -159,6 +172,7 @@ def explain(
             name: {"documents": len(selected.of_subset(name)), "epochs": count}
             for name, count in (epochs or {}).items()
         },
+        decodings=None if mixture is None else decodings_per_epoch(selected, mixture.units),
         without=altered.get("without"),
         plant=[
             {

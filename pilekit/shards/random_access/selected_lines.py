@@ -80,6 +80,17 @@ class LineBitmap:
         before = int(self._before[first])
         return places[begin - before : end - before] + first * _BLOCK * 8
 
+    def before(self, numbers: Int64) -> Int64:
+        """How many chosen lines stand before each of these lines, int64; a line may be the one after the last."""
+        if self.bits is None:
+            return numbers
+        counts = self._before[numbers // (8 * _BLOCK)]
+        for place, number in enumerate(numbers.tolist()):
+            block, byte, bit = number // (8 * _BLOCK), number >> 3, number & 7
+            counts[place] += int(np.bitwise_count(self.bits[block * _BLOCK : byte]).sum())
+            counts[place] += (int(self.bits[byte]) & ((1 << bit) - 1)).bit_count() if bit else 0
+        return counts
+
     def ranks(self, numbers: Int64) -> Int64:
         """The ranks of these chosen lines, int64; `numbers` increase."""
         if self.bits is None or not len(numbers):
@@ -104,6 +115,11 @@ class CorpusBitmap:
 
     def __len__(self) -> int:
         return int(self._ends[-1])
+
+    def before(self, shard: int, numbers: Int64) -> Int64:
+        """How many chosen documents stand before each of these lines of a shard, int64."""
+        before: Int64 = self._ends[shard] + self.lines[shard].before(numbers)
+        return before
 
     def locate(self, begin: int, end: int) -> Iterator[tuple[int, Int64]]:
         """The documents of position `begin` to `end` - 1: (index of the shard, line numbers); 0 <= begin <= end."""
