@@ -51,15 +51,16 @@ class _MachineCode(FunctionCache):
             return self._load_overload(signature, target)  # type: ignore[no-untyped-call]
 
 
-def compiled(signature: Any = None) -> Callable[[F], F]:
-    """A decorator that compiles a function: on import for a numba `signature`, without one on its first call."""
+def compiled(*signatures: Any) -> Callable[[F], F]:
+    """A decorator that compiles a function: on import for numba `signatures`, without any on its first call."""
 
     def decorate(function: F) -> F:
         kernel: Any = numba.njit(nogil=True)(function)
         with suppress(RuntimeError):  # numba's error if neither the package's nor the user's cache folder is writable
             kernel._cache = _MachineCode(function)  # type: ignore[no-untyped-call]
-        if signature is not None:
+        for signature in signatures:
             kernel.compile(signature)
+        if signatures:
             kernel.disable_compile()
         return cast(F, kernel)
 

@@ -27,6 +27,8 @@ import numpy.typing as npt
 from pilekit.corpus.shuffle import Int64, drawn_below, permutation
 from pilekit.documents import DocumentBatch
 
+Float64 = npt.NDArray[np.float64]
+
 _UNITS, _DOCUMENTS = 1, 2
 """Keys that keep permutations of units and those of documents apart."""
 
@@ -115,7 +117,7 @@ def documents_of_copy(
     epoch: int,
     copy: int,
     shard: int,
-    weights: npt.NDArray[np.float64] | None = None,
+    weights: Float64 | None = None,
 ) -> DocumentBatch:
     """The documents of the batch, which is of shard number `shard`, that are read in copy `copy` of their unit.
 
@@ -124,5 +126,11 @@ def documents_of_copy(
     if not repeats and weights is None:
         return batch
     factors = np.array([repeats.get(label, 1.0) for label in batch.subsets])
-    factors = factors if weights is None else factors * weights
-    return batch.where(drawn_below(factors - copy, seed, epoch, shard, batch.numbers))
+    return batch.where(is_of_copy(factors, seed, epoch, copy, shard, batch.numbers, weights))
+
+
+def is_of_copy(
+    factors: Float64, seed: int, epoch: int, copy: int, shard: int, numbers: Int64, weights: Float64 | None
+) -> npt.NDArray[np.bool_]:
+    """Whether each document, whose subset has this factor, is read in copy `copy` of its unit: bool [documents]."""
+    return drawn_below((factors if weights is None else factors * weights) - copy, seed, epoch, shard, numbers)

@@ -7,6 +7,7 @@ every rank that reads it gets the same rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, Turns,
 from pilekit.stream.read.lane_documents import NUMBER, SHARD, LaneDocuments
 from pilekit.stream.read.token_files import TokenIndex
 from pilekit.tokenize import Tokenizer
+from pilekit.tokenize.files.stored_ids import StoredIds, copied
 
 _MOST_EMPTY, _FEW_EMPTY, _MOST_TIMES = 1 << 18, 1000, 16
 """Without a row, the corpus counts as empty after so many documents, or after fewer if each was read 16 times."""
@@ -119,7 +121,8 @@ def encode_documents(
 
 def _characters(piece: LaneDocuments) -> Int64:
     """The characters or ids of each document + 1, a bound on its tokens that seldom fails."""
-    return np.fromiter(map(len, piece.texts), np.int64, len(piece)) + 1
+    texts = piece.texts
+    return 1 + (texts.lengths if isinstance(texts, StoredIds) else np.fromiter(map(len, texts), np.int64, len(texts)))
 
 
 def _tokenized(
@@ -127,12 +130,10 @@ def _tokenized(
 ) -> TokenizedDocuments:
     """These parts as one; PilekitError for an id of a token file that the tokenizer does not have."""
     table = np.concatenate([part.table for part in parts])
-    texts = [text for part in parts for text in part.texts]
     if not token_files:
-        return TokenizedDocuments(*tokenizer.encode_batch(texts), table)
-    offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-    ids = np.concatenate(texts, dtype=np.uint32, casting="unsafe")
-    if len(ids) and ids.max() >= tokenizer.vocab_size:
+        return TokenizedDocuments(*tokenizer.encode_batch([text for part in parts for text in part.texts]), table)
+    ids, offsets, largest = copied([cast(StoredIds, part.texts) for part in parts if len(part)])
+    if largest >= tokenizer.vocab_size:
         at = int(np.argmax(ids >= tokenizer.vocab_size))
         shard, number = table[np.searchsorted(offsets, at, side="right") - 1, [SHARD, NUMBER]].tolist()
         path, document = token_files[shard].place(number)

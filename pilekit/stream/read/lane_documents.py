@@ -7,7 +7,7 @@ does not depend on dropped documents, and reading can resume at every place.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -41,12 +41,12 @@ class LaneDocuments:
     """Some documents of one unit of a lane, in the unit's order. There may be none.
 
     table      [n], with increasing orders
-    texts      list of str, [n]; of documents in token files, list of their ids; for a stream of untokenized documents,
+    texts      list of str, [n]; of documents in token files, their `StoredIds`; for a stream of untokenized documents,
                list of `Document`
     """
 
     table: Table
-    texts: list[Any]
+    texts: Sequence[Any]
 
     def __len__(self) -> int:
         return len(self.texts)

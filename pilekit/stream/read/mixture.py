@@ -196,7 +196,7 @@ def _tokens_of(
     for shard in sorted({shard for _, shard, _ in drawn}):
         numbers, index = np.array(sorted(number for _, owner, number in drawn if owner == shard)), indexes[shard]
         if isinstance(index, TokenIndex):
-            counts.append(np.array(list(map(len, index.batch(numbers).texts)), np.int64))
+            counts.append(index.stored(numbers).lengths)
         else:
             counts.append(np.diff(tokenizer.encode_batch(readers.reader(shard).batch(numbers).texts)[1]))
     readers.close()

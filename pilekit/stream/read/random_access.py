@@ -10,18 +10,22 @@ its shards, even if a lane begins inside the unit.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
+from pilekit.corpus.shuffle import Int64
 from pilekit.errors import PilekitError, shortened
 from pilekit.pipeline.pipeline import Pipeline
 from pilekit.shards.random_access.document_reader import OpenReaders
 from pilekit.shards.random_access.selected_lines import CorpusBitmap
-from pilekit.stream.order.unit_sequence import Sequence, documents_of_copy
+from pilekit.stream.order.unit_sequence import Sequence as UnitSequence
+from pilekit.stream.order.unit_sequence import Unit, documents_of_copy, is_of_copy
 from pilekit.stream.read.document_selection import StreamDocuments
 from pilekit.stream.read.lane_documents import ORDER, LaneDocuments, document_table
 from pilekit.stream.read.token_files import TokenIndex
+from pilekit.tokenize.files.stored_ids import StoredIds, join_stored
 
 
 class RandomAccess:
@@ -42,7 +46,7 @@ class RandomAccess:
     def __init__(
         self,
         selected: StreamDocuments,
-        sequence: Sequence,
+        sequence: UnitSequence,
         name: str | None = None,
         documents: CorpusBitmap | None = None,
         readers: OpenReaders | None = None,
@@ -81,7 +85,7 @@ class RandomAccess:
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
         selected, begin = self.selected, 0
-        parts = [LaneDocuments(document_table(0), [])]
+        parts: list[LaneDocuments] = []
         for shard, lines in self._documents.locate(unit.begin, unit.end):
             index, orders = selected.plan.indexes[shard], rank[begin : begin + len(lines)]
             begin += len(lines)
@@ -91,17 +95,17 @@ class RandomAccess:
                 if not len(lines):
                     continue
             if isinstance(index, TokenIndex):
-                batch = index.batch(lines)
-            else:
-                # Without weights only the first copy has all subsets.
-                more_copies = {label for label, factor in selected.repeats.items() if factor > unit.copy}
-                has_all = not unit.copy or selected.weights is not None
-                batch = self._readers.reader(shard).batch(lines, None if has_all else more_copies)
-                if not all(map(self._selects, set(batch.subsets))):
-                    raise PilekitError(
-                        f"{index.path}: does not fit {selected.corpus.shards[shard].path} (documents have other "
-                        "subsets); remove it and make a new one with `pilekit index`"
-                    )
+                parts += self._stored(unit, index, shard, position, lines, orders)
+                continue
+            # Without weights only the first copy has all subsets.
+            more_copies = {label for label, factor in selected.repeats.items() if factor > unit.copy}
+            has_all = not unit.copy or selected.weights is not None
+            batch = self._readers.reader(shard).batch(lines, None if has_all else more_copies)
+            if not all(map(self._selects, set(batch.subsets))):
+                raise PilekitError(
+                    f"{index.path}: does not fit {selected.corpus.shards[shard].path} (documents have other "
+                    "subsets); remove it and make a new one with `pilekit index`"
+                )
             weights = None if selected.weights is None else selected.weights.of(shard, batch.numbers)
             batch = documents_of_copy(
                 batch, selected.repeats, self.sequence.seed, unit.epoch, unit.copy, shard, weights
@@ -115,16 +119,43 @@ class RandomAccess:
                         raise self._filter_error()
                     filtered_orders = orders[at]
                 parts.append(selected.lane_documents(filtered, shard, position, filtered_orders))
-        table, texts = np.concatenate([part.table for part in parts]), [text for part in parts for text in part.texts]
+        if not parts:
+            return LaneDocuments(document_table(0), [])
+        table = np.concatenate([part.table for part in parts])
         in_order = table[:, ORDER].argsort()
         orders = table[in_order, ORDER]
         if (orders[1:] == orders[:-1]).any():
             raise self._filter_error()
         chosen = in_order[orders.searchsorted(document) :]
-        return LaneDocuments(table[chosen], [texts[i] for i in chosen.tolist()])
+        return LaneDocuments(table[chosen], _chosen([part.texts for part in parts], chosen))
+
+    def _stored(
+        self, unit: Unit, index: TokenIndex, shard: int, position: int, lines: Int64, orders: Int64
+    ) -> Iterator[LaneDocuments]:
+        """Those of these documents of token files that are read in this copy of their unit, if any."""
+        selected, codes = self.selected, index.codes_of(lines)
+        if selected.repeats or selected.weights is not None:
+            factors = np.array([selected.repeats.get(label, 1.0) for label in index.header.subsets])[codes]
+            weights = None if selected.weights is None else selected.weights.of(shard, lines)
+            seed = self.sequence.seed
+            chosen = np.flatnonzero(is_of_copy(factors, seed, unit.epoch, unit.copy, shard, lines, weights))
+            lines, orders, codes = lines[chosen], orders[chosen], codes[chosen]
+        if len(lines):
+            subsets = selected.ids_of(index.header.subsets)[codes]
+            columns = {"order": orders, "shard": shard, "number": lines, "subset": subsets}
+            yield LaneDocuments(document_table(len(lines), position=position, **columns), index.stored(lines))
 
     def _filter_error(self) -> PilekitError:
         return PilekitError(
             f"the filters ({shortened(repr(list(self._filters.stages)), 200)}) give documents that they were not "
             "given, or one twice; a document stage drops documents or changes their texts"
         )
+
+
+def _chosen(parts: Sequence[Sequence[Any]], chosen: Int64) -> Sequence[Any]:
+    """The texts of these numbers, counted over all parts, in this order."""
+    stored = [part for part in parts if isinstance(part, StoredIds)]
+    if stored:
+        return join_stored(stored).take(chosen)
+    texts = [text for part in parts for text in part]
+    return [texts[i] for i in chosen.tolist()]

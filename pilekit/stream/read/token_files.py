@@ -9,12 +9,13 @@ In memory a document takes two bytes and one bit.
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from pilekit.corpus import Corpus, Described, Shard, Source, load_manifest, subs
 from pilekit.corpus.shard import is_url
 from pilekit.corpus.shuffle import Int64
 from pilekit.corpus.sidecar_files import DOCUMENTS_SUFFIX
-from pilekit.documents import DocumentBatch, check_labels
+from pilekit.documents import check_labels
 from pilekit.errors import PilekitError, shortened
 from pilekit.shards.index.document_rows import DocumentRows
 from pilekit.shards.index.format import Frames, IndexHeader, ShardIndex
@@ -34,6 +35,7 @@ from pilekit.shards.random_access.selected_lines import MOST_LINES, LineBitmap
 from pilekit.stream.read.read_plan import Plan
 from pilekit.stream.settings import StreamSettings
 from pilekit.tokenize import Tokenizer
+from pilekit.tokenize.files.stored_ids import StoredIds, join_stored, stored_in
 from pilekit.tokenize.files.token_file import TokenFile, index_paths
 from pilekit.version import __version__
 
@@ -78,11 +80,21 @@ class TokenIndex(ShardIndex):
         """The subset of each label in the files that is spelled otherwise; `header.subsets` has the subsets."""
         return {} if self.names is None else self.names.joined
 
-    def batch(self, numbers: Int64) -> DocumentBatch:
-        """The documents of these increasing numbers, with ids as texts."""
-        ranks, names = self.present.ranks(numbers), self.header.subsets
-        subsets = [names[code] for code in self.codes[ranks].tolist()]
-        return DocumentBatch(cast(list[str], _ids(self.parts, ranks)), subsets, self.path, numbers)
+    def codes_of(self, numbers: Int64) -> Codes:
+        """The place in `header.subsets` of each of these documents' labels; their numbers increase."""
+        return self.codes[self.present.ranks(numbers)]
+
+    def stored(self, numbers: Int64) -> StoredIds:
+        """The ids of the documents of these increasing numbers, of at least one, without EOD."""
+        ranks = self.present.ranks(numbers)
+        begins = [begin for begin, _, _ in self.parts]
+        first, last = (bisect_right(begins, int(rank)) - 1 for rank in (ranks[0], ranks[-1]))
+        if first == last:
+            begin, file, ending = self.parts[first]
+            return stored_in(file, ranks - begin, ending)
+        cuts = np.searchsorted(ranks, begins[first + 1 : last + 1])
+        pieces = zip(self.parts[first:], np.split(ranks, cuts), strict=False)
+        return join_stored([stored_in(file, piece - begin, ending) for (begin, file, ending), piece in pieces])
 
     def place(self, number: int) -> tuple[Path, int]:
         """The token file with the document of this number, and the document's number there."""
@@ -190,9 +202,12 @@ class TokenCorpus(Corpus):
         parts = tuple(part for part in files if part[0] < len(codes) and part[0] + len(part[1]) > 0)
         sample = np.unique(np.linspace(0, len(codes) - 1, _SAMPLED, dtype=np.int64)) if len(codes) else _NONE
         content = xxhash.xxh3_128()
-        for ids in _ids(parts, sample):
-            for begin in range(0, len(ids), _HASHED):  # A document may have 2^31 tokens.
-                content.update(ids[begin : begin + _HASHED].astype(np.int64).tobytes())
+        for rank in sample.tolist():
+            begin, file, ending = next(part for part in parts if rank < part[0] + len(part[1]))
+            ids = file[rank - begin]
+            ids = ids[:-1] if len(ids) and ids[-1] == ending else ids
+            for first in range(0, len(ids), _HASHED):  # A document may have 2^31 tokens.
+                content.update(ids[first : first + _HASHED].astype(np.int64).tobytes())
         size, hash = self._sources[name]
         header = IndexHeader(
             format=INDEX.format,
@@ -253,12 +268,3 @@ def _ending(file: TokenFile, tokenizer: Tokenizer, append_eod: bool) -> int | No
             )
     eod: int | None = made_by["eod"]
     return eod
-
-
-def _ids(parts: Parts, ranks: Int64) -> list[npt.NDArray[Any]]:
-    """The ids of the documents of these increasing ranks, without EOD."""
-    documents = []
-    for begin, file, ending in parts:
-        ids = file.take(ranks[(ranks >= begin) & (ranks < begin + len(file))] - begin)
-        documents += [tokens[:-1] if len(tokens) and tokens[-1] == ending else tokens for tokens in ids]
-    return documents

@@ -71,16 +71,12 @@ class TokenFile(NearestNames):
         """The ids of a document: a view, or a copy if it spans several parts of the `.bin`."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"{self.path} has {len(self):,} documents, and no number {index:,}")
-        return self.take(np.array([index % len(self)]))[0]
+        self.check_sizes()
+        begin, end = self._starts(np.arange(2) + index % len(self)).tolist()
+        return self.ids(begin, end)
 
-    def take(self, documents: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
-        """The ids of these documents, each as `file[i]` gives it."""
-        self._check_sizes()
-        begins, ends = self._starts(documents), self._starts(documents + 1)
-        return [self._ids(begin, end) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
-
-    def _ids(self, begin: int, end: int) -> npt.NDArray[Any]:
-        """The ids `begin` to `end` - 1 of the file."""
+    def ids(self, begin: int, end: int) -> npt.NDArray[Any]:
+        """The ids `begin` to `end` - 1 of the file: a view, or a copy if they span several parts of the `.bin`."""
         parts, firsts = self._parts
         first, last = begin * self.dtype.itemsize, end * self.dtype.itemsize
         part = bisect.bisect(firsts, first) - 1
@@ -108,7 +104,7 @@ class TokenFile(NearestNames):
 
     def lengths_of(self, first: int, last: int) -> npt.NDArray[np.int64]:
         """Tokens of the documents `first` to `last` - 1, or to the end."""
-        self._check_sizes()
+        self.check_sizes()
         lengths: npt.NDArray[np.int64] = np.diff(self._starts(np.arange(first, min(last, len(self)) + 1)))
         return lengths
 
@@ -191,8 +187,8 @@ class TokenFile(NearestNames):
     def check_ids(self, vocabulary: int, advance: Callable[[int], None] = lambda size: None) -> None:
         """Raise PilekitError for an id outside a vocabulary of this size; `advance` receives the bytes done."""
         for begin in range(0, self.tokens, ROWS):
-            self._check_sizes()
-            ids = self._ids(begin, min(begin + ROWS, self.tokens))
+            self.check_sizes()
+            ids = self.ids(begin, min(begin + ROWS, self.tokens))
             wrong = np.flatnonzero((ids < 0) | (ids >= vocabulary))
             if len(wrong):
                 place = f"token {begin + int(wrong[0]):,}"
@@ -246,7 +242,18 @@ class TokenFile(NearestNames):
     def _parts(self) -> tuple[list[npt.NDArray[np.uint8]], list[int]]:
         """The bytes of each part of the `.bin`, and their number before it. A part may end inside an id."""
         parts = [self._map(path) for path in self.bins() if path.stat().st_size] or [np.zeros(0, np.uint8)]
+        self._check("the size of its .bin", sum(map(len, parts)), self.tokens * self.dtype.itemsize)
         return parts, [0, *itertools.accumulate(map(len, parts[:-1]))]
+
+    @functools.cached_property
+    def part_ids(self) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.int64]]:
+        """The whole ids in each part of the `.bin`, as views, and the number in the file of the first of each."""
+        views, firsts, size = [], [], self.dtype.itemsize
+        for data, before in zip(*self._parts, strict=True):
+            begin = min(-before % size, len(data))  # An id that the part before it begins ends there.
+            views.append(data[begin : begin + (len(data) - begin) // size * size].view(self.dtype))
+            firsts.append(-(-before // size))
+        return views, np.array(firsts)
 
     def _map(self, path: Path) -> npt.NDArray[np.uint8]:
         # Neither `mmap`, which holds a descriptor for each file, nor a memmap, whose slicing takes ten times as long.
@@ -254,7 +261,7 @@ class TokenFile(NearestNames):
             self._mapped.append((str(path), file.size()))
             return np.frombuffer(file.read_buffer(), np.uint8)
 
-    def _check_sizes(self) -> None:
+    def check_sizes(self) -> None:
         """Raise PilekitError if a mapped file became shorter: reading past its end would end this process (SIGBUS)."""
         for path, size in self._mapped:
             try:
