@@ -12,21 +12,26 @@ around all hits are noted here, and `in_reach` judges those of the spans that ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
-from operator import itemgetter
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
 
 from pilekit.artifacts.saved_arrays import load_arrays, save_arrays
+from pilekit.cutting.answer_places import Windows, is_near
 from pilekit.cutting.evaluation_texts import Texts
 from pilekit.cutting.ngrams import NGrams
-from pilekit.cutting.words import Bytes, Flags, Int64, UInt32, compacted, word_places
+from pilekit.cutting.words import Bytes, Flags, Int64, UInt32
 from pilekit.workers.kernels import compiled
 
 Place = tuple[int, int]
 """Where a passage starts and ends, in characters."""
+WINDOW_CHARACTERS = 1 << 20
+"""Windows of about so many characters are in memory at a time."""
+_FARTHEST = 1 << 40
+"""No text has so many characters."""
+_NONE: Int64 = np.empty((0, 4), np.int64)
 
 
 class Answers(NamedTuple):
@@ -67,10 +72,8 @@ class Answers(NamedTuple):
         """The arrays in a folder, mapped into memory."""
         return load_arrays(folder, cls)
 
-    def near(
-        self, texts: Sequence[str], documents: Int64, hits: Int64, may_count: Flags, reach: int
-    ) -> Iterator[tuple[int, ...]]:
-        """(document, record, start, end) of the answers that may be in reach of their question, by document.
+    def near(self, texts: Sequence[str], documents: Int64, hits: Int64, may_count: Flags, reach: int) -> Int64:
+        """(document, record, start, end) of the answers that may be in reach of their question, int64 [answers, 4].
 
         documents   the index in `texts` of each n-gram's document, int64 [hits]
         hits        first word, words, start, end and number of each n-gram, by document and word, int64 [hits, 5]
@@ -80,7 +83,7 @@ class Answers(NamedTuple):
         low, high = (self.asked[hits[:, 4] + more].astype(np.int64) for more in (0, 1))
         owned = high - low
         if not owned.any():
-            return
+            return _NONE
         hit = np.repeat(np.arange(len(hits)), owned)
         record = self.records[np.arange(len(hit)) + np.repeat(low - (np.cumsum(owned) - owned), owned)]
         order = np.lexsort((record, documents[hit]))
@@ -94,21 +97,23 @@ class Answers(NamedTuple):
         columns = [span_of[first_hit], documents[first_hit], record[first]]
         columns += [hits[first_hit, 2], np.maximum.reduceat(hits[hit, 3], first)]
         columns += [np.searchsorted(pair_of_run, pair[first]), np.searchsorted(pair_of_run, pair[first], "right")]
-        counts = np.logical_or.reduceat(may_count[hit], first)
-        rows = np.stack(columns, axis=1)[counts]
-        rows = rows[np.argsort(rows[:, 0], kind="stable")].tolist()
-        for span, of_span in groupby(rows, key=itemgetter(0)):
-            around, words = (int(spans[span, 0]), int(spans[span, 1])), None
-            for _, document, number, start, end, first_run, behind in of_span:
-                words = words or _Words(texts[document], around[0] - reach, around[1] + reach)
-                for place in self._places(number, words):
-                    if in_reach([place], (start, end), around, reach) and not _is_in(place, runs[first_run:behind]):
-                        yield document, number, *place
+        rows = np.stack(columns, axis=1)[np.logical_or.reduceat(may_count[hit], first)]
+        rows = rows[np.argsort(rows[:, 0], kind="stable")]
+        return np.concatenate([_NONE, *self._in_windows(texts, rows, spans, runs, min(reach, _FARTHEST))])
 
-    def _places(self, record: int, words: _Words) -> Iterator[Place]:
-        """Where a record's answers are among these words."""
-        for answer in range(int(self.first[record]), int(self.first[record + 1])):
-            yield from words.places(self.words[self.ends[answer] : self.ends[answer + 1]].tobytes())
+    def _in_windows(self, texts: Sequence[str], rows: Int64, spans: Int64, runs: Int64, reach: int) -> Iterator[Int64]:
+        """`near` for rows of span, document, record, start, end, first run, and the one behind; spans ascend."""
+        first = np.flatnonzero(np.diff(rows[:, 0], prepend=-1))  # of each window
+        around = spans[rows[first, 0]]
+        group = np.cumsum(around[:, 1] - around[:, 0] + 2 * reach) // WINDOW_CHARACTERS
+        borders = np.flatnonzero(np.diff(group, prepend=-1, append=group[-1:] + 1))
+        for begin, end in pairwise(borders.tolist()):
+            places = zip(rows[first[begin:end], 1].tolist(), around[begin:end].tolist(), strict=True)
+            windows = Windows.of([(texts[document], start - reach, stop + reach) for document, (start, stop) in places])
+            some = rows[first[begin] : first[end] if end < len(first) else len(rows)]
+            window = np.cumsum(np.diff(some[:, 0], prepend=some[0, 0]) > 0)
+            wanted = np.concatenate([window[:, None], some[:, 1:], spans[some[:, 0]]], axis=1)
+            yield windows.find(wanted, (self.words, self.ends, self.first), runs, reach)
 
 
 @compiled()
@@ -130,33 +135,6 @@ def _sort_by_ngram(numbers: UInt32, first: Int64, record_of: Int64, asked: UInt3
                 records[asked[number]] = record_of[text]
 
 
-class _Words:
-    """The words that are wholly between two places of a text, which may be outside of it."""
-
-    def __init__(self, text: str, start: int, end: int):
-        start, end = max(0, start), min(len(text), end)
-        while 0 < start < end and not text[start - 1].isspace():
-            start += 1
-        while start < end < len(text) and not text[end].isspace():
-            end -= 1
-        self._start, self._text = start, text[start:end]
-        words, self._count = compacted(self._text)
-        self._words, self._places = b" " + words, list[Int64]()
-
-    def places(self, words: bytes) -> Iterator[Place]:
-        """Where these words stand in a row, each followed by a space; their punctuation counts as theirs."""
-        wanted, number, before = b" " + words, 0, 0
-        at = self._words.find(wanted)
-        while at >= 0:
-            if not self._places:
-                self._places = [*word_places(self._text, self._count)]
-            begins, ends = self._places
-            number, before = number + self._words.count(b" ", before, at), at
-            last = number + words.count(b" ") - 1
-            yield self._start + int(begins[number]), self._start + int(ends[last])
-            at = self._words.find(wanted, at + 1)
-
-
 def _numbered(first: Int64, second: Int64) -> Int64:
     """The number from 0 of each row's pair of values, which ascends where either changes."""
     return np.cumsum(np.append(False, (first[1:] != first[:-1]) | (second[1:] != second[:-1])))
@@ -174,13 +152,6 @@ def _joined(groups: Int64, hits: Int64) -> tuple[Int64, Int64]:
     return np.stack([hits[begins, 2], np.maximum.reduceat(hits[:, 3], begins)], axis=1), np.cumsum(is_first) - 1
 
 
-def _is_in(place: Place, runs: Int64) -> bool:
-    """Whether a place is in one of these runs, of which none is in another."""
-    run = np.searchsorted(runs[:, 0], place[0], "right") - 1
-    return bool(run >= 0 and place[1] <= runs[run, 1])
-
-
 def in_reach(answers: Iterable[Place], question: Place, span: Place, reach: int) -> bool:
     """Whether one of the places is in the span, or at most `reach` characters before or after the question in it."""
-    first, last = question[0] - reach, question[1] + reach
-    return any((span[0] <= start and end <= span[1]) or (first <= start and end <= last) for start, end in answers)
+    return any(is_near(start, end, question, span, reach) for start, end in answers)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from pilekit.corpus import Corpus, Shard
 from pilekit.corpus.shard import stem
 from pilekit.cutting.ngrams import SHORTEST, SHORTEST_ITEM
 from pilekit.cutting.record_fields import RecordFields
-from pilekit.cutting.words import compacted
+from pilekit.cutting.words import compacted_all
 from pilekit.errors import PilekitError, shortened
 from pilekit.shards.read.absent_label import fields_of, first_records
 from pilekit.shards.read.blocks import shard_blocks
@@ -25,6 +25,9 @@ from pilekit.shards.read.json_records import kind_of, records_of
 from pilekit.shards.read.lines import numbered_parts
 from pilekit.shards.read.open import ReadOptions
 from pilekit.shards.read.read_errors import BadRecord
+
+CHARACTERS = 1 << 20
+"""Texts and answers with about so many characters are taken in together."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Texts:
 
         PilekitError for a bad line, if no record of a file has any of the fields, and if none of all has one of them.
         """
-        absent = set(self.record_fields.names)
+        absent, waiting = set(self.record_fields.names), _Waiting()
         for evaluation, shard in zip(evaluation_names(corpus.shards), corpus.shards, strict=True):
             present_fields = set[str]()
             for number, (_, raw) in enumerate(raw_records(shard, self.record_fields.names)):
@@ -58,21 +61,35 @@ class Texts:
                 answers = self.record_fields.answers(raw, place) if self.record_fields.question in texts else []
                 present_fields.update(texts)
                 absent.difference_update(raw)
-                record = evaluation, number, None if raw.get("id") is None else str(raw["id"])
                 for name, text in texts.items():
-                    words, count = compacted(text)
-                    if count >= self.shortest(ngram, bool(answers) and name == self.record_fields.question):
-                        self.record_of.append(len(self.records))
-                        self.fields.append(name)
-                        yield words, count
-                    else:
-                        self.too_short.append((*record, name, count, text))
-                self.records.append(record)
-                self.answers.append([words for answer in answers if (words := _first_words(answer, ngram))])
+                    is_item = bool(answers) and name == self.record_fields.question
+                    waiting.add_text(len(self.records), name, text, self.shortest(ngram, is_item))
+                waiting.add_answers(len(self.records), answers)
+                self.records.append((evaluation, number, None if raw.get("id") is None else str(raw["id"])))
+                self.answers.append([])
+                if waiting.characters >= CHARACTERS:
+                    yield from self._take_in(waiting, ngram)
+                    waiting = _Waiting()
             if not present_fields:
                 raise _no_field(shard, self.record_fields.searched, self.record_fields)
         if absent:
             raise _no_field(corpus.shards[0], sorted(absent), self.record_fields)
+        yield from self._take_in(waiting, ngram)
+
+    def _take_in(self, waiting: _Waiting, ngram: int) -> Iterator[tuple[bytes, int]]:
+        """`read` for some texts, and answers, whose words are found together."""
+        columns = zip(waiting.record_of, waiting.fields, waiting.least, waiting.texts, strict=True)
+        for (record, name, least, text), words in zip(columns, _words_of(waiting.texts), strict=True):
+            count = words.count(b" ")
+            if count >= least:
+                self.record_of.append(record)
+                self.fields.append(name)
+                yield words, count
+            else:
+                self.too_short.append((*self.records[record], name, count, text))
+        for record, words in zip(waiting.answer_of, _words_of(waiting.answers), strict=True):
+            if words:
+                self.answers[record].append(_first_words(words, ngram))
 
     @staticmethod
     def shortest(ngram: int, is_item: bool) -> int:
@@ -80,8 +97,46 @@ class Texts:
         return min(SHORTEST_ITEM if is_item else SHORTEST, ngram)
 
 
-def _first_words(text: str, most: int) -> bytes:
-    return b"".join(word + b" " for word in compacted(text)[0].split(b" ", most)[:most] if word)
+@dataclass
+class _Waiting:
+    """Texts and answers of records whose words are not found yet, in lists that the garbage collector need not visit.
+
+    record_of, fields, texts   the index of each text's record, its field, and the text
+    least                      the fewest words with which it is searched for
+    answer_of, answers         the index of each answer's record, and the answer
+    characters                 of all
+    """
+
+    record_of: list[int] = field(default_factory=list)
+    fields: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    least: list[int] = field(default_factory=list)
+    answer_of: list[int] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)
+    characters: int = 0
+
+    def add_text(self, record: int, name: str, text: str, least: int) -> None:
+        self.record_of.append(record)
+        self.fields.append(name)
+        self.texts.append(text)
+        self.least.append(least)
+        self.characters += len(text)
+
+    def add_answers(self, record: int, answers: Sequence[str]) -> None:
+        for answer in answers:
+            self.answer_of.append(record)
+            self.answers.append(answer)
+            self.characters += len(answer)
+
+
+def _words_of(texts: Sequence[str]) -> Iterator[bytes]:
+    """The words of each text, each word followed by a space."""
+    words, offsets = compacted_all(texts)
+    return (words[begin:end].tobytes() for begin, end in pairwise(offsets.tolist()))
+
+
+def _first_words(words: bytes, most: int) -> bytes:
+    return words if words.count(b" ") <= most else b" ".join([*words.split(b" ", most)[:most], b""])
 
 
 def _no_field(shard: Shard, names: Sequence[str], fields: RecordFields) -> PilekitError:

@@ -46,7 +46,7 @@ def find_hits(
     """
     ngrams, counts, labels = NGrams.load(ngram_folder), dict[str, Any](), dict[str, int]()
     answers = None if answer_folder is None else Answers.load(answer_folder)
-    documents_of = np.zeros(len(ngrams.keys), np.int64)
+    documents_of = np.zeros(len(ngrams.keys), np.uint32)
     with write_atomically(path) as file:
         for read_batch in scope.batches(shard, advance, counts, ahead=share.ahead):
             batch = scope.compared(read_batch)
@@ -68,11 +68,12 @@ def find_hits(
                 may_count = (documents_of[ngram] <= limit) | (limit == 0)
                 sizes = ngrams.words[ngram].astype(np.int64)
                 asked = np.stack([rows[:, WORD], sizes, rows[:, START], rows[:, END], ngram], axis=1)
-                near = [
-                    (batch.numbers[document], labels[batch.subsets[document]], record, *place, -1, 0)
-                    for document, record, *place in answers.near(batch.texts, documents, asked, may_count, reach)
-                ]
-                rows = np.concatenate([rows, np.array(near, np.int64).reshape(-1, FIRST + 1)])
+                subset_of = np.zeros(len(batch), np.int64)
+                subset_of[documents] = subsets
+                document, record, start, end = answers.near(batch.texts, documents, asked, may_count, reach).T
+                no_ngram, none = np.full(len(document), -1), np.zeros(len(document), np.int64)
+                columns = (batch.numbers[document], subset_of[document], record, start, end, no_ngram, none)
+                rows = np.concatenate([rows, np.stack(columns, axis=1)])
                 rows = rows[np.argsort(rows[:, NUMBER], kind="stable")]
             file.write(rows.data)
     return {**counts, "labels": list(labels)}, [path]

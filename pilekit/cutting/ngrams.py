@@ -19,13 +19,14 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from pilekit.artifacts.saved_arrays import load_arrays, save_arrays
-from pilekit.cutting.words import Bytes, Int64, UInt32, UInt64, compacted, folds, next_word
+from pilekit.cutting.words import Bytes, Flags, Int64, UInt32, UInt64, compacted_all, folds, next_word
 from pilekit.documents import DocumentBatch
 from pilekit.errors import PilekitError
 from pilekit.workers.kernels import compiled
 
 SHORTEST, SHORTEST_ITEM, LONGEST = 8, 5, 100
 """The fewest words of a text that is searched for, and of a question with an answer; the most of an n-gram."""
+_SPACE = np.uint8(32)
 _RING = 127
 """A mask: the last 128 words of a document are kept."""
 _LEAST_FILTER = 1 << 14
@@ -108,17 +109,12 @@ class NGrams(NamedTuple):
         if not len(rows):
             return rows
         rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
-        equal, text, store = list[bool](), data.data, self.store.data
         # Candidates that overlap share the work of finding their words.
         apart = (rows[1:, 0] != rows[:-1, 0]) | (rows[1:, 2] >= rows[:-1, 3])
-        for group in np.split(rows, np.flatnonzero(apart) + 1):
-            first, numbers = int(group[0, 1]), group[:, 4]
-            words = compacted(str(text[group[0, 2] : group[:, 3].max()], "utf-8"))[0].split(b" ")
-            columns = group[:, 1].tolist(), self.begin[numbers].tolist(), self.words[numbers].tolist()
-            for word, begin, count in zip(*columns, strict=True):
-                expected = b" ".join([*words[word - first : word - first + count], b""])
-                equal.append(store[begin : begin + len(expected)] == expected)
-        return rows[equal]
+        first = np.flatnonzero(np.append(True, apart))
+        places = zip(rows[first, 2].tolist(), np.maximum.reduceat(rows[:, 3], first).tolist(), strict=True)
+        words, offsets = compacted_all([str(data.data[begin:end], "utf-8") for begin, end in places])
+        return rows[_are_equal(words, offsets, rows, np.append(first, len(rows)), self.store, self.begin, self.words)]
 
     def candidates(self, data: Bytes, offsets: Int64, rows: Int64) -> Int64:
         """Rows of `find` whose words are not compared yet; in `rows` if it has room for them."""
@@ -182,6 +178,32 @@ def _merge_equal(
             count += 1
         numbers[place] = number
     return count
+
+
+@compiled()
+def _are_equal(
+    words: Bytes, offsets: Int64, rows: Int64, first: Int64, store: Bytes, begin: UInt32, counts: Bytes
+) -> Flags:
+    """Whether each candidate has the words of its n-gram, bool [rows].
+
+    words, offsets   the `compacted` words of each group of candidates
+    rows, first      the candidates, and the first of each group, and their number
+    """
+    equal = np.zeros(len(rows), np.bool_)
+    for group in range(len(first) - 1):
+        word, at = rows[first[group], 1], offsets[group]
+        for row in range(first[group], first[group + 1]):
+            while word < rows[row, 1]:
+                while words[at] != _SPACE:
+                    at += 1
+                at, word = at + 1, word + 1
+            number = rows[row, 4]
+            here, there, left = at, np.int64(begin[number]), np.int64(counts[number])
+            while left and here < offsets[group + 1] and words[here] == store[there]:
+                left -= words[here] == _SPACE
+                here, there = here + 1, there + 1
+            equal[row] = left == 0
+    return equal
 
 
 @compiled()

@@ -112,6 +112,11 @@ def pieces_around(text: str, spans: Spans, window: int) -> list[str]:
     return pieces if len(pieces) <= MOST_PIECES else []
 
 
+def _bytes(text: str) -> int:
+    """The length of a text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
 def stored_rows(path: Path, columns: int) -> Iterator[Table]:
     """The rows of a file of uint64 values, some at a time: uint64 [rows, columns]."""
     with path.open("rb") as file:
@@ -159,7 +164,7 @@ class CutShard:
             nonlocal number, spans
             pieces = self.pieces(text, spans)
             removed = {"characters_removed": len(text) - sum(map(len, pieces))}
-            removed["bytes_removed"] = len(text.encode()) - sum(len(piece.encode()) for piece in pieces)
+            removed["bytes_removed"] = _bytes(text) - sum(map(_bytes, pieces))
             counts[subset].update(removed, pieces=len(pieces), spans=len(spans), untouched=-1)
             counts[subset]["cut" if pieces else "dropped"] += 1
             number, spans = next(waiting, (-1, []))

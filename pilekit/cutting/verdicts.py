@@ -182,9 +182,9 @@ def _hit_rows(
     numbers, text_of = numbers[once], text_of[once]
     spans = ((shard, labels, span) for shard, (path, labels) in parts.items() for span in _spans(path, ngrams, is_kept))
     for shard, labels, span in spans:
-        sorted_ngrams, hit = sorted(span.ngrams), span.hit
-        begins, ends = (np.searchsorted(numbers, sorted_ngrams, side).tolist() for side in ("left", "right"))
-        counts = Counter(chain.from_iterable(text_of[slice(*pair)].tolist() for pair in zip(begins, ends, strict=True)))
+        hit, in_span = span.hit, np.array([*span.ngrams])
+        pairs = np.searchsorted(numbers, (in_span, in_span + 1)).T.tolist()
+        counts = Counter(chain.from_iterable(text_of[begin:end].tolist() for begin, end in pairs))
         # The text of a record with the most n-grams; among equals, the first.
         most = sorted(counts.items(), key=lambda item: (item[1], -item[0]))
         best = {texts.record_of[text]: (text, count) for text, count in most}
@@ -206,7 +206,7 @@ def _evaluation_rows(
     """A row for each record; `counts` receives the counts of each evaluation."""
     begins = ngrams.first[np.searchsorted(texts.record_of, np.arange(len(texts.records) + 1))]
     sizes, kept = np.zeros((2, len(texts.records)), np.int64)
-    _count_different(ngrams.numbers, begins, is_kept, np.zeros(len(is_kept), np.int64), sizes, kept)
+    _count_different(ngrams.numbers, begins, is_kept, np.zeros(len(is_kept), np.uint32), sizes, kept)
     rows = zip(texts.records, sizes.tolist(), kept.tolist(), strict=True)
     for index, (record, size, matches) in enumerate(rows):
         verdict = VERDICTS[findings.worst[index]] if index in findings.worst else None
@@ -228,7 +228,7 @@ def _evaluation_rows(
 
 
 @compiled()
-def _count_different(numbers: UInt32, begins: Int64, is_kept: Flags, last: Int64, sizes: Int64, kept: Int64) -> None:
+def _count_different(numbers: UInt32, begins: Int64, is_kept: Flags, last: UInt32, sizes: Int64, kept: Int64) -> None:
     """Count the different n-grams of each record, and those that are kept.
 
     numbers, begins   the n-grams of all records, and the first of each record
@@ -238,6 +238,6 @@ def _count_different(numbers: UInt32, begins: Int64, is_kept: Flags, last: Int64
     for record in range(len(sizes)):
         for number in numbers[begins[record] : begins[record + 1]]:
             if last[number] <= record:
-                last[number] = record + 1
+                last[number] = np.uint32(record + 1)
                 sizes[record] += 1
                 kept[record] += int(is_kept[number])

@@ -9,7 +9,7 @@ hashes.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 import numpy as np
@@ -71,14 +71,18 @@ def compacted_all(texts: Sequence[str]) -> tuple[Bytes, Int64]:
 
     Returns their bytes, and where the words of each text begin, and the end, int64 [texts + 1].
     """
-    column = pa.array(map(_plain_case, texts), pa.large_string(), size=len(texts))
-    _, ends, values = column.buffers()
-    ends, size = np.frombuffer(ends, np.int64, len(texts) + 1), 0 if values is None else values.size
-    data = np.frombuffer(values, np.uint8) if size else np.empty(0, np.uint8)
+    data, ends = _utf8(map(_plain_case, texts), len(texts))
     words, offsets = np.empty(len(data) + len(texts) + 1, np.uint8), np.empty(len(texts) + 1, np.int64)
     words[0], offsets[0] = 32, 1
     _compact_all(data, ends, forms(), words, offsets)
     return words[: offsets[-1]], offsets
+
+
+def _utf8(texts: Iterable[str], count: int) -> tuple[Bytes, Int64]:
+    """The bytes of so many texts, one behind the other, and where each begins, and the end, int64 [texts + 1]."""
+    _, ends, values = pa.array(texts, pa.large_string(), size=count).buffers()
+    data = np.empty(0, np.uint8) if values is None or not values.size else np.frombuffer(values, np.uint8)
+    return data, np.frombuffer(ends, np.int64, count + 1)
 
 
 def _plain_case(text: str) -> str:
@@ -195,18 +199,37 @@ def characters_before(data: Bytes, places: Int64) -> Int64:
     return np.cumsum(characters(data, np.append(places[:1], places[:-1]), places))
 
 
-def word_places(text: str, words: int) -> tuple[Int64, Int64]:
-    """Where each of a text's `words` words begins and ends, in characters."""
-    data, places = np.frombuffer(text.encode(), np.uint8), np.empty(2 * words + 1, np.int64)
-    places[0] = 0
-    _find_words(data, folds(), places)
-    characters = characters_before(data, places)
-    return characters[1::2], characters[2::2]
+def word_places(texts: Sequence[str], words: int) -> tuple[Int64, Int64, Int64]:
+    """Where each of the `words` words of all texts begins and ends in its text, in characters, int64 [words] each.
+
+    And the number of the first word of each text, and `words`, int64 [texts + 1].
+    """
+    data, ends_of_texts = _utf8(texts, len(texts))
+    begins, ends, first = np.empty(words, np.int64), np.empty(words, np.int64), np.empty(len(texts) + 1, np.int64)
+    _find_words(data, ends_of_texts, folds(), begins, ends, first)
+    return begins, ends, first
 
 
 @compiled()
-def _find_words(data: Bytes, fold: UInt32, places: Int64) -> None:
-    at, stop = np.uint64(0), np.uint64(len(data))
-    for word in range(len(places) // 2):
-        _, begin, at = next_word(data, at, stop, fold)
-        places[2 * word + 1], places[2 * word + 2] = begin, at
+def _find_words(data: Bytes, texts: Int64, fold: UInt32, begins: Int64, ends: Int64, first: Int64) -> None:
+    word = 0
+    for text in range(len(texts) - 1):
+        first[text], before = word, 0  # characters before the place `at`
+        at, stop = np.uint64(texts[text]), np.uint64(texts[text + 1])
+        while word < len(begins):
+            _, begin, end = next_word(data, at, stop, fold)
+            if begin == stop:
+                break
+            begins[word] = before + _characters(data, at, begin)
+            ends[word] = before = begins[word] + _characters(data, begin, end)
+            at, word = end, word + 1
+    first[-1] = word
+
+
+@compiled()
+def _characters(data: Bytes, begin: np.uint64, end: np.uint64) -> int:
+    """The characters that begin between two places in UTF-8."""
+    count = 0
+    for at in range(begin, end):
+        count += (data[at] & np.uint8(0xC0)) != np.uint8(0x80)
+    return count

@@ -139,7 +139,7 @@ def trace_rows(
 
 
 def _row(number: int, text: str, words: int, passages: Sequence[MaximalPassage], common: int) -> dict[str, Any]:
-    begins, ends = word_places(text, words) if passages else ((), ())
+    begins, ends, _ = word_places([text], words) if passages else ((), (), ())
     listed = list[dict[str, Any]]()
     for passage in passages:
         start, end = int(begins[passage.begin]), int(ends[passage.end - 1])

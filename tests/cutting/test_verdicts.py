@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilekit import DropContaminated, PilekitError, Pipeline, decontaminate_corpus, read
+from pilekit.cutting import answers, evaluation_texts
 from pilekit.cutting.cut_folder import CutFolder
 from pilekit.cutting.cut_texts import passages
 from tests.cli.running import cells, refused, run
@@ -84,6 +85,7 @@ record_of_words = st.fixed_dictionaries(
     st.integers(0, 30),
     st.sampled_from([0, 0, 1, 2]),
     st.sampled_from([" ", "\n\n", "  \t"]),
+    st.sampled_from([1, 20, 1 << 20]),
 )
 def test_verdicts_are_the_references(
     tmp_path_factory: pytest.TempPathFactory,
@@ -92,7 +94,9 @@ def test_verdicts_are_the_references(
     reach: int,
     limit: int,
     space: str,
+    at_a_time: int,
 ) -> None:
+    """Also where few characters are looked at together."""
     folder = tmp_path_factory.mktemp("made")
     parts = [text for record in records for text in record.values()]
     texts = [space.join(part if isinstance(part, str) else parts[part % len(parts)] for part in all) for all in planted]
@@ -100,9 +104,11 @@ def test_verdicts_are_the_references(
     records = [*records, {"question": "z " * 9, "answer": "z", "passage": ""}]
     written(folder / "00.jsonl", [{"text": text} for text in texts])
     quiz = written(folder / "quiz.jsonl", records)
-    decontaminate_corpus(
-        folder / "00.jsonl", folder / "out", against=quiz, fields="passage", reach=reach, common=limit, jobs=1, **ITEM
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(answers, "WINDOW_CHARACTERS", at_a_time)
+        patch.setattr(evaluation_texts, "CHARACTERS", at_a_time)
+        options = {"against": quiz, "fields": "passage", "reach": reach, "common": limit, "jobs": 1, **ITEM}
+        decontaminate_corpus(folder / "00.jsonl", folder / "out", **options)
     check(folder / "out", texts, records, limit, reach)
 
 

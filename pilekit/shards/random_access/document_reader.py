@@ -265,6 +265,13 @@ def _record(line: Line) -> object:
     if isinstance(record, BadRecord):
         return record
     try:
-        return msgspec.json.decode(line)  # orjson makes floats of integers past 64 bits.
+        # orjson makes floats of integers past 64 bits.
+        return msgspec.json.decode(line) if _has_float(record) else record
     except (msgspec.DecodeError, RecursionError):
         return record
+
+
+def _has_float(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_float, value.values()))
+    return isinstance(value, float) or (isinstance(value, list) and any(map(_has_float, value)))

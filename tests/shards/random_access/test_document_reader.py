@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,15 @@ def test_a_line_that_is_no_document_says_why(tmp_path: Path) -> None:
     assert "has no document 0: it has no lines" in refused(path, 0)
     with pytest.raises(PilekitError, match=r"standard input \(-\).*save it to a file first"):
         read_documents("-", [0])
+
+
+@pytest.mark.parametrize("value", [2**64 - 1, 2**64, -(2**63), -(2**64), 2**64 - 0.5, 1.5, "1.5", True, None, 0])
+@pytest.mark.parametrize("nest", [lambda value: value, lambda value: [0, {"b": [value]}], lambda value: {"b": value}])
+def test_numbers_of_meta_are_read_exactly(tmp_path: Path, value: object, nest: Callable[[object], object]) -> None:
+    line = json.dumps({"text": "a", "meta": {"pile_set_name": "Github", "id": nest(value), "last": value}})
+    (tmp_path / "a.jsonl").write_text(line + "\n")
+    [document] = read_documents(tmp_path / "a.jsonl", [0])
+    assert json.dumps(document.meta) == json.dumps(json.loads(line)["meta"])
 
 
 def test_each_frame_is_decoded_once_and_only_if_it_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
