@@ -60,6 +60,10 @@ def permutation(n: int, seed: int, *key: int) -> Int64:
     """
     if n <= 1:
         return np.zeros(n, np.int64)
-    digest = hashlib.sha256(repr((seed, key)).encode()).digest()
-    words = np.random.Philox(key=int.from_bytes(digest[:16], "little")).random_raw(n)
+    words = np.random.Philox(key=permutation_key(seed, *key)).random_raw(n)
     return np.argsort(words, kind="stable").astype(np.int64, copy=False)
+
+
+def permutation_key(seed: int, *key: int) -> int:
+    """The Philox's key of a permutation: 128 bits of the SHA-256 of (seed, key)."""
+    return int.from_bytes(hashlib.sha256(repr((seed, key)).encode()).digest()[:16], "little")

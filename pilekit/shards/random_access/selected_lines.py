@@ -74,9 +74,10 @@ class LineBitmap:
             return np.arange(begin, end, dtype=np.int64)
         if begin == end:
             return np.zeros(0, dtype=np.int64)
-        first = int(np.searchsorted(self._before, begin, side="right")) - 1
-        last = int(np.searchsorted(self._before, end, side="left"))
-        places = np.flatnonzero(np.unpackbits(self.bits[first * _BLOCK : last * _BLOCK], bitorder="little"))
+        first = int(self._before.searchsorted(begin, side="right")) - 1
+        last = int(self._before.searchsorted(end, side="left"))
+        # As bool, because numpy finds those several times as fast.
+        places = np.unpackbits(self.bits[first * _BLOCK : last * _BLOCK], bitorder="little").view(bool).nonzero()[0]
         before = int(self._before[first])
         return places[begin - before : end - before] + first * _BLOCK * 8
 
@@ -123,7 +124,7 @@ class CorpusBitmap:
 
     def locate(self, begin: int, end: int) -> Iterator[tuple[int, Int64]]:
         """The documents of position `begin` to `end` - 1: (index of the shard, line numbers); 0 <= begin <= end."""
-        shard = int(np.searchsorted(self._ends, begin, side="right")) - 1
+        shard = int(self._ends.searchsorted(begin, side="right")) - 1
         while begin < end:
             first, until = int(self._ends[shard]), min(end, int(self._ends[shard + 1]))
             if begin < until:

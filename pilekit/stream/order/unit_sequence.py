@@ -24,13 +24,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pilekit.corpus.shuffle import Int64, drawn_below, permutation
+from pilekit.corpus.shuffle import Int64, drawn_below, permutation, permutation_key
 from pilekit.documents import DocumentBatch
+from pilekit.stream.order.philox_kernel import philox_words
 
 Float64 = npt.NDArray[np.float64]
 
 _UNITS, _DOCUMENTS = 1, 2
 """Keys that keep permutations of units and those of documents apart."""
+_LOW = (1 << 64) - 1
 
 
 class Unit(NamedTuple):
@@ -83,7 +85,13 @@ class Sequence:
         length = unit.end - unit.begin
         if not self.shuffle:
             return np.arange(length, dtype=np.int64)
-        return permutation(length, self.seed, _DOCUMENTS, unit.epoch, unit.unit, unit.copy)
+        # As `permutation` makes it.
+        key, words = (
+            permutation_key(self.seed, _DOCUMENTS, unit.epoch, unit.unit, unit.copy),
+            np.empty(length, np.uint64),
+        )
+        philox_words(key & _LOW, key >> 64, words)
+        return words.argsort(kind="stable")
 
 
 @lru_cache(maxsize=32)

@@ -18,7 +18,7 @@ from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, Turns,
 from pilekit.stream.read.lane_documents import NUMBER, SHARD, LaneDocuments
 from pilekit.stream.read.token_files import TokenIndex
 from pilekit.tokenize import Tokenizer
-from pilekit.tokenize.files.stored_ids import StoredIds, copied
+from pilekit.tokenize.files.stored_ids import StoredIds, copied, join_stored
 
 _MOST_EMPTY, _FEW_EMPTY, _MOST_TIMES = 1 << 18, 1000, 16
 """Without a row, the corpus counts as empty after so many documents, or after fewer if each was read 16 times."""
@@ -129,10 +129,10 @@ def _tokenized(
     parts: list[LaneDocuments], tokenizer: Tokenizer, token_files: Sequence[TokenIndex]
 ) -> TokenizedDocuments:
     """These parts as one; PilekitError for an id of a token file that the tokenizer does not have."""
-    table = np.concatenate([part.table for part in parts])
+    table = parts[0].table if len(parts) == 1 else np.concatenate([part.table for part in parts])
     if not token_files:
         return TokenizedDocuments(*tokenizer.encode_batch([text for part in parts for text in part.texts]), table)
-    ids, offsets, largest = copied([cast(StoredIds, part.texts) for part in parts if len(part)])
+    ids, offsets, largest = copied(join_stored([cast(StoredIds, part.texts) for part in parts]))
     if largest >= tokenizer.vocab_size:
         at = int(np.argmax(ids >= tokenizer.vocab_size))
         shard, number = table[np.searchsorted(offsets, at, side="right") - 1, [SHARD, NUMBER]].tolist()

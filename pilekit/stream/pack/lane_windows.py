@@ -40,11 +40,12 @@ def parts_of_windows(parts: Iterable[D], sizes: Callable[[D], Int64], layout: La
     documents = total = 0
     for part in parts:
         while len(part):
-            size = sizes(part)
-            fitting = int(np.searchsorted(total + np.cumsum(size) - size, layout.most_tokens))
-            room = min(layout.window - documents, fitting)
-            group.append(part.part(0, room))
-            documents, total = documents + room, total + int(size[:room].sum())
+            ends = sizes(part).cumsum()
+            # The document that reaches the limit is the last.
+            fitting = int(ends.searchsorted(layout.most_tokens - total)) + 1
+            room = min(layout.window - documents, fitting, len(part))
+            group.append(part if room == len(part) else part.part(0, room))
+            documents, total = documents + room, total + int(ends[room - 1])
             part = part.part(room, len(part))
             if documents == layout.window or total >= layout.most_tokens:
                 full = [group]

@@ -11,6 +11,7 @@ its shards, even if a lane begins inside the unit.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -121,13 +122,18 @@ class RandomAccess:
                 parts.append(selected.lane_documents(filtered, shard, position, filtered_orders))
         if not parts:
             return LaneDocuments(document_table(0), [])
-        table = np.concatenate([part.table for part in parts])
+        table = parts[0].table if len(parts) == 1 else np.concatenate([part.table for part in parts])
         in_order = table[:, ORDER].argsort()
         orders = table[in_order, ORDER]
         if (orders[1:] == orders[:-1]).any():
             raise self._filter_error()
         chosen = in_order[orders.searchsorted(document) :]
         return LaneDocuments(table[chosen], _chosen([part.texts for part in parts], chosen))
+
+    @cached_property
+    def _subset_ids(self) -> Int64:
+        """The subset id of each label of the token files, which is the same in all their indexes."""
+        return self.selected.ids_of(self.selected.plan.indexes[0].header.subsets)
 
     def _stored(
         self, unit: Unit, index: TokenIndex, shard: int, position: int, lines: Int64, orders: Int64
@@ -141,8 +147,7 @@ class RandomAccess:
             chosen = np.flatnonzero(is_of_copy(factors, seed, unit.epoch, unit.copy, shard, lines, weights))
             lines, orders, codes = lines[chosen], orders[chosen], codes[chosen]
         if len(lines):
-            subsets = selected.ids_of(index.header.subsets)[codes]
-            columns = {"order": orders, "shard": shard, "number": lines, "subset": subsets}
+            columns = {"order": orders, "shard": shard, "number": lines, "subset": self._subset_ids[codes]}
             yield LaneDocuments(document_table(len(lines), position=position, **columns), index.stored(lines))
 
     def _filter_error(self) -> PilekitError:

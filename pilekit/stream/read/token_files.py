@@ -12,6 +12,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -80,6 +81,10 @@ class TokenIndex(ShardIndex):
         """The subset of each label in the files that is spelled otherwise; `header.subsets` has the subsets."""
         return {} if self.names is None else self.names.joined
 
+    @cached_property
+    def _begins(self) -> list[int]:
+        return [begin for begin, _, _ in self.parts]
+
     def codes_of(self, numbers: Int64) -> Codes:
         """The place in `header.subsets` of each of these documents' labels; their numbers increase."""
         return self.codes[self.present.ranks(numbers)]
@@ -87,8 +92,8 @@ class TokenIndex(ShardIndex):
     def stored(self, numbers: Int64) -> StoredIds:
         """The ids of the documents of these increasing numbers, of at least one, without EOD."""
         ranks = self.present.ranks(numbers)
-        begins = [begin for begin, _, _ in self.parts]
-        first, last = (bisect_right(begins, int(rank)) - 1 for rank in (ranks[0], ranks[-1]))
+        begins = self._begins
+        first, last = bisect_right(begins, ranks[0]) - 1, bisect_right(begins, ranks[-1]) - 1
         if first == last:
             begin, file, ending = self.parts[first]
             return stored_in(file, ranks - begin, ending)

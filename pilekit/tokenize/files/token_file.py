@@ -13,7 +13,7 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -38,6 +38,10 @@ MADE_BY = ("tokenizer", "special_tokens", "eod")
 _DTYPES = {code: name for name, code in ITEMS.items()}
 _ENDS = ("_text_document", "")
 """Suffixes of a prefix before `.idx`."""
+
+
+Mapped = tuple[str, int]
+"""The path of a mapped file, and its size when it was mapped."""
 
 
 class TokenFile(NearestNames):
@@ -209,7 +213,7 @@ class TokenFile(NearestNames):
         self.dtype = np.dtype(_DTYPES[code]).newbyteorder("<")
         counts = f"its size with {self.sequences:,} sequences and {length:,} entries of doc_idx"
         self._check(counts, self.path.stat().st_size, IDX_HEAD.size + 12 * self.sequences + 8 * length)
-        self._mapped: list[tuple[str, int]] = []
+        self.mapped: list[Mapped] = []
         fields = self._map(self.path)[IDX_HEAD.size :]
         sizes, pointers, doc_idx = np.split(fields, [4 * self.sequences, 12 * self.sequences])
         self.sizes, self.pointers, self.doc_idx = sizes.view("<i4"), pointers.view("<i8"), doc_idx.view("<i8")
@@ -248,7 +252,8 @@ class TokenFile(NearestNames):
     @functools.cached_property
     def part_ids(self) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.int64]]:
         """The whole ids in each part of the `.bin`, as views, and the number in the file of the first of each."""
-        views, firsts, size = [], [], self.dtype.itemsize
+        views: list[npt.NDArray[Any]] = []
+        firsts, size = [], self.dtype.itemsize
         for data, before in zip(*self._parts, strict=True):
             begin = min(-before % size, len(data))  # An id that the part before it begins ends there.
             views.append(data[begin : begin + (len(data) - begin) // size * size].view(self.dtype))
@@ -258,18 +263,12 @@ class TokenFile(NearestNames):
     def _map(self, path: Path) -> npt.NDArray[np.uint8]:
         # Neither `mmap`, which holds a descriptor for each file, nor a memmap, whose slicing takes ten times as long.
         with pa.memory_map(os.fsencode(path)) as file:
-            self._mapped.append((str(path), file.size()))
+            self.mapped.append((str(path), file.size()))
             return np.frombuffer(file.read_buffer(), np.uint8)
 
     def check_sizes(self) -> None:
-        """Raise PilekitError if a mapped file became shorter: reading past its end would end this process (SIGBUS)."""
-        for path, size in self._mapped:
-            try:
-                now = os.stat(path).st_size  # noqa: PTH116 (quicker, for each document)
-            except FileNotFoundError:  # A file that was removed stays mapped.
-                continue
-            if now < size:
-                raise PilekitError(f"{path}: was changed while it was read; run again")
+        """Raise PilekitError if a mapped file became shorter."""
+        check_sizes(self.mapped)
 
     def _starts(self, documents: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The first token of each of these documents; for the number of all documents, the end."""
@@ -288,6 +287,17 @@ class TokenFile(NearestNames):
 
     def _fail(self, problem: str, remedy: str = "write it again") -> NoReturn:
         raise PilekitError(f"{self.path}: {problem}; {remedy}")
+
+
+def check_sizes(mapped: Iterable[Mapped]) -> None:
+    """Raise PilekitError if a mapped file became shorter: reading past its end would end this process (SIGBUS)."""
+    for path, size in mapped:
+        try:
+            now = os.stat(path).st_size  # noqa: PTH116 (quicker, for each unit)
+        except FileNotFoundError:  # A file that was removed stays mapped.
+            continue
+        if now < size:
+            raise PilekitError(f"{path}: was changed while it was read; run again")
 
 
 def index_paths(prefix: str | Path) -> list[Path]:

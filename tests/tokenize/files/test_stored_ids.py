@@ -72,7 +72,7 @@ def test_copies_are_the_lists_of_ids_in_any_order_and_part(
             ([ordered], order),
             ([ordered[:first], ordered[last:], stored], [*order[:first], *order[last:], *range(len(wanted))]),
         ):
-            ids, offsets, largest = copied(given_parts)
+            ids, offsets, largest = copied(join_stored(given_parts))
             lists = [wanted[place] for place in places]
             assert ids.dtype == np.uint32
             assert ids.tolist() == [token for tokens in lists for token in tokens]
@@ -95,18 +95,20 @@ def test_spans_stay_inside_a_file_whose_index_was_overwritten(
 
 def test_ids_below_0_are_above_every_vocabulary(tmp_path: Path) -> None:
     file = written(tmp_path / "x", [[[5, -1, 3]]], 4, [])
-    assert copied([stored_in(file, np.array([0]))])[2] == 2**32 - 1
+    assert copied(stored_in(file, np.array([0])))[2] == 2**32 - 1
 
 
-@pytest.mark.parametrize("changed", ["x.idx", "x.bin"])
-def test_a_file_that_becomes_shorter_before_ids_are_copied_is_named(tmp_path: Path, changed: str) -> None:
-    stored = stored_in(written(tmp_path / "x", [[[5] * 9000]], 2, []), np.array([0]))
+@pytest.mark.parametrize(("changed", "is_found"), [("x.idx", False), ("x.bin", False), ("x.bin", True)])
+def test_a_file_that_becomes_shorter_is_named(tmp_path: Path, changed: str, is_found: bool) -> None:
+    """Before its documents are found, or before their ids are copied."""
+    file = written(tmp_path / "x", [[[5] * 9000]] * 3, 2, [])
+    stored = stored_in(file, np.array([2]), EOD)
     if child := os.fork():
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         return
     os.truncate(tmp_path / changed, 3)
     try:
-        copied([stored])
+        copied(stored if is_found else stored_in(file, np.array([2]), EOD))
     except PilekitError as error:
         os._exit(7 if f"{tmp_path / changed}: was changed while it was read; run again" in str(error) else 1)
     os._exit(0)
