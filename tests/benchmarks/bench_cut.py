@@ -10,6 +10,8 @@
     datatrove       `NGramsDecontFilter.filter` of the same, with 800,000 hashes of no n-gram
     decontaminate   `decontaminate_corpus` of the shard with `write=False`: reading, searching, tables, cutting
     verdicts        the same with `question` and `answer`; each record's answer is its tenth word
+    short questions, short verdicts   the same for questions of 5 to 12 words of the evaluation, without and with their
+                    answers, the two words behind each
     stats           `corpus_stats` of the shard with a tokenizer
 
     substrings      `substrings_corpus` of the shard with `write=False`: reading three times, sorting, the table
@@ -93,6 +95,24 @@ def work(out):
     decontaminate_corpus(SHARD, against=quiz, out=f"{FOLDER}/{out}", write=False, jobs=1, **item)
 measure(work, "out", amount, "warm-up")
 """
+
+SHORT = """
+import random
+from pathlib import Path
+from pilekit import decontaminate_corpus
+quiz, rng = Path(FOLDER) / "short.jsonl", random.Random(3)
+with read(EVALUATION) as reader, quiz.open("w") as file:
+    for words in (text.split() for batch in reader for text in batch.texts):
+        for at in range(0, len(words) - 14, 60):
+            end = at + rng.randrange(5, 13)
+            item = {"question": " ".join(words[at:end]), "answer": " ".join(words[end : end + 2])}
+            file.write(json.dumps(item) + "\\n")
+def work(out):
+    decontaminate_corpus(SHARD, against=quiz, out=f"{FOLDER}/{out}", write=False, jobs=1, **OPTIONS)
+measure(work, "out", amount, "warm-up")
+"""
+SHORT_QUESTIONS = 'OPTIONS = {"fields": "question"}' + SHORT
+SHORT_VERDICTS = 'OPTIONS = {"question": "question", "answer": "answer"}' + SHORT
 
 SUBSTRINGS = """
 from pilekit import substrings_corpus
@@ -216,6 +236,9 @@ def main() -> None:
             sources = {"decontaminate": COMMAND, "verdicts": VERDICTS, "stats": STATS}
             commands = {name: partial(run, DECODED + source) for name, source in sources.items()}
             measure(["stats", "decontaminate"], chosen.rounds, **commands)
+            short = {"short_questions": SHORT_QUESTIONS, "short_verdicts": SHORT_VERDICTS}
+            commands = {name: partial(run, DECODED + source) for name, source in short.items()}
+            measure(["short questions"], chosen.rounds, **commands)
         if "substrings" in chosen.parts:
             suffixes = peer_environment("suffix-array", SUFFIXES)
             with read(str(shard)) as batches:
