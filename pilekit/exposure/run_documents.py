@@ -126,6 +126,7 @@ class RunDocuments:
 
     def stream(self) -> PileStream:
         """The run's stream at its beginning. PilekitError if the data or the tokenizer is not that of the run."""
+        from pilekit.stream.state import Counts
         from pilekit.stream.state import read_state as read_stream_state
         from pilekit.train.data import open_stream
 
@@ -134,14 +135,15 @@ class RunDocuments:
         data = msgspec.structs.replace(self.config.data, lanes=(grid.rows, grid.columns))
         config = msgspec.structs.replace(self.config, data=data, parallel=ParallelConfig())
         stream = open_stream(config, world_size=1)
-        begin = read_stream_state(stream.state_dict())
         try:
             stream.load_state_dict(state)
         except PilekitError as error:
             raise PilekitError(f"{self.run.path}: was trained on other data than there is now ({error})") from error
-        # A mixture that was changed on the way still fills the windows that lanes had open at the change.
-        changes = read_stream_state(state).changes
-        stream.load_state_dict(msgspec.structs.replace(begin, changes=changes).to_json())
+        # A mixture that was changed on the way still fills the windows that lanes had open at the change, and a subset
+        # that it gained has units of then.
+        now = read_stream_state(stream.state_dict())
+        begin = msgspec.structs.replace(now, step=0, batch=0, lanes=bytes(len(now.lanes)), counts=Counts())
+        stream.load_state_dict(begin.to_json())
         return stream
 
     def _replay(self, missing: Sequence[range]) -> Iterator[pa.Table]:

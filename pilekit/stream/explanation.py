@@ -38,7 +38,8 @@ class Explanation(dict[str, Any]):
                                  estimate from the indexes; None if no text is decoded repeatedly
     without                      {"source", and "documents" or "subset"}: what gives no loss; or None
     plant                        [{"path", "texts", "copies", "steps": [from, to]}], copies of all texts together
-    documents                    the number selected; None under the sequential plan, known only by reading
+    documents                    the number selected, with weights by step of their subsets; None under the sequential
+                                 plan, known only by reading
     global_batch_size, batch_size, grad_accum, rank, world_size
     world_sizes                  the valid world sizes
     accumulations                {world size: valid grad_accum}
@@ -112,7 +113,10 @@ def order_of(selected: StreamDocuments, unit: int, mixture: Mixture | None = Non
         most = max(mixture.units.values())
         groups = f", in groups of up to {counted(most, 'consecutive document')}" if most > 1 else ""
         within = f"random over the whole subset{groups}" if selected.shuffle else "as in the corpus"
-        return f"drawn by weights from each subset's own sequence, {within}"
+        drawn = f"drawn by weights from each subset's own sequence, {within}"
+        if not mixture.begin:
+            return drawn
+        return f"{order_of(selected, unit)}; from step {mixture.begin:,} on {drawn}"
     if not selected.shuffle:
         return "as in the corpus: shuffle is off"
     if selected.block is None:
@@ -145,6 +149,7 @@ def explain(
     grid = share.grid
     schedule = None if mixture is None else mixture.revisions[-1].schedule
     units = 0 if mixture is None else sum(mixture.units.values())
+    order = order_of(selected, unit, mixture)
     unit = unit if mixture is None else max(mixture.units.values())
     lanes = 1 if grid.finite else grid.lanes // share.world_size
     indexes = selected.plan.indexes
@@ -156,7 +161,7 @@ def explain(
     return Explanation(
         plan=grid.plan,
         reason=selected.plan.reason,
-        order=order_of(selected, unit, mixture),
+        order=order,
         rows=grid.rows,
         columns=grid.columns,
         lanes=grid.lanes,

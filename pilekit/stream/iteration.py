@@ -64,7 +64,7 @@ class Iteration:
         documents, lanes, end = self._documents, share.grid.lanes, None
         self.share, self.unit, self.passes, self.mixture = share, unit, passes, mixture
         if mixture is not None:
-            subset_lanes = SubsetLanes(documents, mixture, share.grid)
+            subset_lanes = SubsetLanes(documents, mixture, share.grid, unit)
             self.lane_starts = subset_lanes.starts()
             self.builder = self._make_builder(subset_lanes, share.grid.per_visit)
             return

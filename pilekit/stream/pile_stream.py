@@ -32,6 +32,7 @@ from pilekit.stream.explanation import Explanation, explain, order_of
 from pilekit.stream.finite_pass import Epoch
 from pilekit.stream.loader import StreamLoader, refuse_second_sharding
 from pilekit.stream.order.lane_grid import Grid, Share
+from pilekit.stream.order.schedule import NEVER, Schedule, check_extension
 from pilekit.stream.order.topology import rank_of_world
 from pilekit.stream.pack.subset_lanes import moved_columns, resumed_mixture
 from pilekit.stream.pack.window import Window, padding, pieces_of
@@ -211,8 +212,9 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         strict   False: `subsets` and `repeats` may differ too, from here on. The state records the earlier values and
                  their last step. Documents of open windows may then be used again
 
-        Weights by step may differ at steps that are not yet reached, and the state records that too. A window that a
-        lane has open follows the earlier ones to its end; nothing is lost or used again.
+        Weights by step may differ at steps that are not yet reached, and the state records that too. So they may begin
+        there, in a run that has had one order of all documents. A window that a lane has open follows what was before
+        to its end; nothing is lost or used again.
 
         PilekitError names the field if the state has other shards, tokenizer, seq_len, packing, seed, plan and so on.
         If its global_batch_size and grid do not fit this world size, the message lists valid numbers.
@@ -236,17 +238,29 @@ class PileStream(NearestNames, IterableDataset[Batch]):
             iteration.mixture,
             loaded.changes,
         )
-        until, was = loaded.step + (loaded.batch > 0), loaded.fingerprint.get("weights")
+        until = loaded.step + (loaded.batch > 0)
+        was, now = loaded.fingerprint.get("weights"), self._fingerprint.get("weights")
+        if was != now and loaded.worker is not None:
+            raise PilekitError(
+                "the state of a DataLoader's worker does not know which steps are done, so it resumes only with its "
+                "own weights by step; use stream.loader() and its state"
+            )
         if mixture is not None:
             mixture = resumed_mixture(mixture, was, loaded.plan.units, changes, until)
+        else:
+            check_extension(Schedule.from_json(was), NEVER, until)
         iteration.use_grid(share, loaded.plan.unit, loaded.plan.passes, mixture)
         places, self._changes = loaded.places(), list(changes)
-        if mixture is not None:
-            places = moved_columns(places, list(loaded.plan.units), iteration.lane_starts, mixture.names)
-            if was != self._fingerprint["weights"]:
-                self._changes.append({"until_step": until, "was": {"weights": was}})
+        if was != now:
+            self._changes.append({"until_step": until, "was": {"weights": was}})
+        if until == 0 and loaded.worker is None:
+            places = iteration.lane_starts.copy()
+        elif was is not None or now is not None:
+            names = () if mixture is None else mixture.names
+            places = moved_columns(places, list(loaded.plan.units), iteration.lane_starts, names)
         elif earlier_values:
             places = self._documents.moved_places(places, loaded.plan.per_epoch, loaded.plan.unit)
+        if earlier_values:
             self._changes.append({"until_step": loaded.step, "was": earlier_values})
         by_subset = np.zeros((len(self.subset_names), 2), np.int64)
         for name, pair in counts.subsets.items():
@@ -263,7 +277,7 @@ class PileStream(NearestNames, IterableDataset[Batch]):
         return order_of(self._documents, self._iteration.unit, self._iteration.mixture)
 
     def epochs_of(self, documents: Mapping[str, float]) -> dict[str, float]:
-        """With weights by step: the epochs that so many documents are of each subset; else nothing."""
+        """With weights by step: the epochs that so many documents are of each of their subsets; else nothing."""
         mixture = self._iteration.mixture
         names = () if mixture is None else mixture.names
         return {name: documents.get(name, 0) / self._documents.uses_of_subset(name) for name in names}

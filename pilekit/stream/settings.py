@@ -70,10 +70,12 @@ class RowSettings(msgspec.Struct, frozen=True, kw_only=True):
     repeats: Numbers | None = None
     """Uses of a subset's documents per epoch, such as 2.5 for ArXiv; 0 means never. Default: once. Released train
     shards of the Pile are up-sampled already, and these factors multiply that."""
-    weights: Numbers | Sequence[tuple[FromZero, Numbers]] | None = None
+    weights: Numbers | Sequence[Numbers | tuple[FromZero, Numbers]] | None = None
     """The mixture as shares of tokens, such as 0.3 for ArXiv and 0.7 for GitHub; replaces `subsets` and `repeats`. Only
     these subsets are read, as often as their shares require (read/mixture.py). The stream's `repeats` has the factors.
-    Or a list of pairs, such as [(0, {...}), (10000, {...})]: the shares from that optimizer step on.
+    Or a list of pairs, such as [(0, {...}), (10000, {...})]: the shares from that optimizer step on. Before the first
+    pair's step a stream is as without it: with `subsets` and `repeats`, or with weights without a step as the list's
+    first element, [{...}, (10000, {...})].
     """
     ramp: FromZero = 0
     """Optimizer steps in which weights that are given by step change from one entry to the next, in a straight line; 0:

@@ -3,8 +3,9 @@
 A lane's place is three int64, (position, document, offset in window): the unit of the shared sequence, the number of
 documents before the place in that unit's order, and the number of rows already given of the window that begins there
 (with "concat": the number of tokens of the document). Under a schedule of weights a lane draws from each subset's own
-sequence, and its place is longer: see `Place.drawn`. No token is stored, and nothing grows with the run. All lanes of
-a grid are one int64 array, because nested dicts would cost more time than making small batches.
+sequence, and its place is longer: see `Place.drawn`, and plain_order.py for the time before the schedule's first entry.
+No token is stored, and nothing grows with the run. All lanes of a grid are one int64 array, because nested dicts would
+cost more time than making small batches.
 
 A rank's state holds all lanes, but only the lanes of its own rows are current. `merge` joins the states of all ranks.
 A state is a sealed dict (artifacts/sealed.py), because a changed place would be a valid number too. The functions at
@@ -126,9 +127,11 @@ def read_state(state: object, *, of_worker: bool = False) -> StreamState:
         ):
             raise ValueError("its lanes and ranks do not fit its grid")
         places = opened.places()
-        numbers = 4 + 2 * len(opened.plan.units)  # the rest are float64
+        subsets = len(opened.plan.units)
+        numbers = 4 + 2 * subsets  # the rest are float64
+        least = np.where(np.isin(np.arange(opened.plan.numbers), range(4, 4 + subsets)), -_MOST_PLACE, 0)
         most = places[:, :numbers].max()
-        if places.min() < 0 or most > _MOST_PLACE or opened.batch >= opened.grad_accum:
+        if (places < least).any() or most > _MOST_PLACE or opened.batch >= opened.grad_accum:
             raise ValueError("its places are impossible")
         if not np.isfinite(places[:, numbers:].view(np.float64)).all():
             raise ValueError("its turns are impossible")
@@ -206,20 +209,13 @@ def changed_fields(loaded: StreamState, fingerprint: Mapping[str, Any], strict: 
     """The state's values of the fields that have changed since; PilekitError if another field changed."""
     earlier = loaded.fingerprint
     changed = [field for field in {**fingerprint, **earlier} if earlier.get(field) != fingerprint.get(field)]
-    if "weights" in fingerprint and "weights" in earlier:  # they may change at later steps: order/schedule.py
-        changed = [field for field in changed if field != "weights"]
-    changed.sort(key=lambda field: field != "weights")  # what else changes follows from them
     for field in changed:
-        if field == "weights":
-            has, lacks = ("its run", "this stream") if "weights" in earlier else ("this stream", "its run")
-            raise PilekitError(
-                f"the stream's state does not fit: {has} has weights by step and {lacks} has none, and only a run that "
-                "began with weights by step, be it one entry for step 0, continues with others; use the settings of "
-                "the run that wrote it, or start without the state"
-            )
-        if strict or field not in MAY_CHANGE:
-            raise _misfit(field, earlier.get(field), fingerprint.get(field))
-    return {field: earlier.get(field) for field in changed}
+        if field == "weights":  # they may change at later steps: order/schedule.py
+            continue
+        by_step = "weights" in fingerprint or "weights" in earlier
+        if strict or by_step or field not in MAY_CHANGE:
+            raise _misfit(field, earlier.get(field), fingerprint.get(field), by_step=by_step)
+    return {field: earlier.get(field) for field in changed if field != "weights"}
 
 
 def grid_for(loaded: StreamState, stream_settings: Mapping[str, Any]) -> Grid:
@@ -259,15 +255,19 @@ def accumulation_for(
     return accumulation
 
 
-def _misfit(field: str, in_state: Any, in_stream: Any) -> PilekitError:
-    """The error for a state that does not fit the stream."""
+def _misfit(field: str, in_state: Any, in_stream: Any, *, by_step: bool = False) -> PilekitError:
+    """The error for a state that does not fit the stream; `by_step`: one of them has weights by step."""
     if field == "special_tokens" and isinstance(in_state, dict):
         field = next(name for name in in_stream if in_state.get(name) != in_stream[name])
         in_state, in_stream = in_state.get(field), in_stream[field]
-    more = ", or load it without `strict` to change that from here on" if field in MAY_CHANGE else ""
+    remedy = "use the settings and files of the run that wrote it, or start without the state"
+    if field in MAY_CHANGE and by_step:
+        remedy = "keep subsets, repeats and weights as they were, and add weights by step for later steps"
+    elif field in MAY_CHANGE:
+        remedy += ", or load it without `strict` to change that from here on"
     return PilekitError(
         f"the stream's state does not fit: its {_SHOWN.get(field, field)} is {_shown(in_state)}, here it is "
-        f"{_shown(in_stream)}; use the settings and files of the run that wrote it, or start without the state{more}"
+        f"{_shown(in_stream)}; {remedy}"
     )
 
 

@@ -31,7 +31,6 @@ from pilekit.stream.batch.without import Without
 from pilekit.stream.finite_pass import Passes
 from pilekit.stream.iteration import Iteration
 from pilekit.stream.order.lane_grid import COLUMNS, Grid, batch_sizes, default_rows
-from pilekit.stream.order.schedule import Schedule
 from pilekit.stream.pack.subset_lanes import new_mixture
 from pilekit.stream.pack.window import Layout
 from pilekit.stream.read.document_selection import StreamDocuments, checked_filters
@@ -86,9 +85,10 @@ def stream_parts(
     with of_setting("data"):
         corpus = corpus_of(settings.data, settings.manifest)
     tokenizer = None if settings.tokenizer is None else _tokenizer_with_eod(settings.tokenizer)
-    subsets, repeats, shares = exact_mixture(settings, corpus.manifest)
-    documents = _documents(settings, corpus, tokenizer, subsets, repeats, rank)
-    if isinstance(shares, dict):
+    subsets, repeats, shares, schedule = exact_mixture(settings, corpus.manifest)
+    drawn = () if schedule is None else schedule.names
+    documents = _documents(settings, corpus, tokenizer, subsets, repeats, drawn, rank)
+    if shares is not None:
         repeats = documents.take_weights(shares, tokenizer, settings.append_eod)
     fingerprint = {**documents.fingerprint(), "tokenizer": None}
     without, altered = None, dict[str, Any]()
@@ -124,10 +124,10 @@ def stream_parts(
     share = grid.share(rank, world_size, accumulation)
     passes = None if settings.epochs is None else Passes(settings.epochs, settings.drop_last)
     mixture = None
-    if isinstance(shares, Schedule):
+    if schedule is not None:
         with of_setting("weights"):
-            mixture = new_mixture(documents, shares, grid.lanes, tokenizer, layout)
-        fingerprint["weights"] = shares.to_json()
+            mixture = new_mixture(documents, schedule, grid.lanes, tokenizer, layout)
+        fingerprint["weights"] = schedule.to_json()
     iteration = Iteration(documents, make_builder, share, documents.default_unit(grid.lanes), passes, mixture)
     return StreamParts(
         corpus=corpus,
@@ -149,6 +149,7 @@ def _documents(
     tokenizer: Tokenizer | None,
     subsets: tuple[str, ...] | None,
     repeats: dict[str, float],
+    drawn: tuple[str, ...],
     rank: int,
 ) -> StreamDocuments:
     """The documents that the stream reads. Rank 0 shows how far missing indexes are made."""
@@ -173,6 +174,7 @@ def _documents(
         raw=tokenizer is None,
         cache=None if settings.cache is None else FrameCache.at(settings.cache, settings.cache_bytes),
         beside=(PLANTED,) if settings.plant else (),
+        drawn=drawn,
     )
 
 

@@ -138,16 +138,11 @@ def is_used(plan: Plan, epoch: int, copy: int, line: Line) -> bool:
     return (hashed >> 11) / 2**53 < factor - math.floor(factor)
 
 
-def lane_documents(
-    lines: Iterable[Line], plan: Plan, encode: Callable[[str], list[int]], lane: int, epochs: range | None = None
-) -> Iterator[Document]:
-    """All documents of lane `lane`: endless, or of these epochs."""
+def units_and_slots(lines: Iterable[Line], plan: Plan, lane: int) -> tuple[list[list[Line]], list[tuple[int, int]]]:
+    """(the units, the pairs of a copy and the number of a unit that stand in an epoch)"""
     documents = selected(lines, plan)
-    key: tuple[int, ...] = (UNITS,)
-    first, stride = lane, plan.lanes
     if plan.in_turn:
         units = [[line for line in documents if line.shard == shard] for shard in plan.shards[lane :: plan.lanes]]
-        key, first, stride = (SHARDS, lane), 0, 1
     else:
         size = plan.unit or unit_of(len(documents), plan.lanes)
         units = [documents[begin : begin + size] for begin in range(0, len(documents), size)]
@@ -155,6 +150,18 @@ def lane_documents(
     needed = [max(plan.weights.get((line.shard, line.number), 1.0) for line in [*unit, NOTHING]) for unit in units]
     copies = [max(1, math.ceil(max(factors) * weight)) for weight in needed]
     slots = [(copy, unit) for copy in range(max(copies)) for unit in range(len(units)) if copy < copies[unit]]
+    return units, slots
+
+
+def lane_documents(
+    lines: Iterable[Line], plan: Plan, encode: Callable[[str], list[int]], lane: int, epochs: range | None = None
+) -> Iterator[Document]:
+    """All documents of lane `lane`: endless, or of these epochs."""
+    key: tuple[int, ...] = (UNITS,)
+    first, stride = lane, plan.lanes
+    if plan.in_turn:
+        key, first, stride = (SHARDS, lane), 0, 1
+    units, slots = units_and_slots(lines, plan, lane)
     per_epoch = len(slots)
     order_of_epoch: dict[int, list[int]] = {}
     position = first + (epochs.start * per_epoch if epochs else 0)

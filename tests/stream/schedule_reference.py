@@ -1,4 +1,4 @@
-"""A plain reference of weights by step, written from the docstrings of draws.py, drawn_windows.py, subset_lanes.py.
+"""A plain reference of weights by step, written from the docstrings of draws.py and of the files in stream/pack.
 
 It counts with fractions, one part of a document at a time, and takes a part's subset from the totals since the last
 change of the shares. Only `mix` and `permutation` are pilekit's.
@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import chain, takewhile
 
 import xxhash
 
@@ -24,9 +25,13 @@ from tests.stream.reference import (
     Plan,
     Row,
     is_used,
+    lane_documents,
+    pieces_of,
     selected,
     steps_of_lanes,
+    units_and_slots,
     window_rows,
+    windows,
 )
 
 WEIGHTS, SUBSETS, WAITS = 7, 8, 9
@@ -35,7 +40,10 @@ Entries = Sequence[tuple[int, Mapping[str, float]]]
 
 @dataclass(frozen=True)
 class Mixing:
-    """A schedule by exact names; `earlier`, if given, holds for windows that begin before step `until`."""
+    """A schedule by exact names; `earlier`, if given, holds for windows that begin before step `until`.
+
+    Windows that begin before the first entry's step have one order of all documents.
+    """
 
     entries: Entries
     ramp: int = 0
@@ -94,6 +102,7 @@ def subset_documents(
 ) -> tuple[Iterator[Line], Fraction]:
     """(the lane's endless documents of a subset, and what it waits for the first)."""
     seed = int(mix(plan.seed, SUBSETS, xxhash.xxh3_64_intdigest(name.encode())))
+    plan = replace(plan, subsets=None, repeats={})  # these are of the one order
     own = [line for line in selected(lines, plan) if line.subset == name]
     lengths = lengths_of(own, plan, encode)
     mean = sum(lengths) / len(lengths)
@@ -122,11 +131,12 @@ def subset_documents(
 
 def lane_rows(lines: Sequence[Line], plan: Plan, mixing: Mixing, encode: Encoder, lane: int) -> Iterator[list[Piece]]:
     """The rows of a lane."""
+    row: list[Piece]
     each, column = plan.global_batch_size // plan.rows, lane % plan.columns
     sequences, waits = {}, {}
     for name in mixing.names:
         sequences[name], waits[name] = subset_documents(lines, name, plan, encode, lane, mixing.part(name))
-    order = 0
+    order = position = 0
     rest: dict[str, tuple[Line, int]] = {}  # the document that a subset is in, and its tokens that were drawn
     given: dict[str, int] = dict.fromkeys(mixing.names, 0)  # tokens since the shares changed
     shares: dict[str, Fraction] = {}
@@ -154,7 +164,7 @@ def lane_rows(lines: Sequence[Line], plan: Plan, mixing: Mixing, encode: Encoder
         turns = [((waits[name] + given[name]) / share, name) for name, share in shares.items() if share]
         name = min(turns)[1]
         line, begin = rest.pop(name, None) or (next(sequences[name]), 0)
-        document = Document(lane, 0, order, line, encode(line.text))
+        document = Document(lane, position, order, line, encode(line.text))
         length = min(room, len(document.tokens) - begin)
         if begin + length < len(document.tokens):
             rest[name] = line, begin + length
@@ -162,16 +172,49 @@ def lane_rows(lines: Sequence[Line], plan: Plan, mixing: Mixing, encode: Encoder
         order += 1
         return Piece(document, begin, length), name not in rest
 
+    turn = 0
+    if begin_at := mixing.entries[0][0]:
+        units, slots = units_and_slots(lines, plan, lane)
+        plain = lane_documents(lines, plan, encode, lane)
+        left = lane * (len(units[0]) + 1)  # the place after the last document, as one number
+        read: Document | None = None
+        read_tokens = 0
+        while step_of(turn * plan.seq_len) < begin_at:
+            if plan.packing == "concat":
+                row = []
+                while room := plan.seq_len - sum(piece.length for piece in row):
+                    if read is None or read_tokens == len(read.tokens):
+                        read, read_tokens = next(plain), 0
+                    length = min(room, len(read.tokens) - read_tokens)
+                    row.append(Piece(read, read_tokens, length))
+                    read_tokens += length
+                rows = [row]
+            else:
+                documents = next(windows(plain, plan))
+                read, read_tokens = documents[-1], len(documents[-1].tokens)
+                rows = window_rows([pieces_of(document, plan.seq_len) for document in documents], plan, turn)
+            yield from rows
+            turn += len(rows)
+        if read is not None:
+            left = read.position * (len(units[0]) + 1) + read.order + 1
+            named = {name for _, weights in mixing.of_window(step_of(turn * plan.seq_len)) for name in weights}
+            if read_tokens < len(read.tokens) and read.line.subset in named:
+                rest[read.line.subset] = read.line, read_tokens
+        end = ((left // (len(units[0]) + 1)) // len(slots) + 1) * len(slots)
+        rest_of_epoch = [document.line for document in takewhile(lambda document: document.position < end, plain)]
+        for name in mixing.names:
+            first = [line for line in rest_of_epoch if line.subset == name]
+            sequences[name] = chain(first, sequences[name])
+        position = left
     if plan.packing == "concat":
-        filled = 0
+        filled = turn * plan.seq_len
         while True:
-            row: list[Piece] = []
+            row = []
             while room := plan.seq_len - sum(piece.length for piece in row):
                 piece, _ = draw(mixing.entries, filled, room)
                 row.append(piece)
                 filled += piece.length
             yield row
-    turn = 0
     while True:
         begin = step_of(turn * plan.seq_len)
         entries = mixing.of_window(begin)

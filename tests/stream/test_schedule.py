@@ -199,8 +199,13 @@ def test_the_past_cannot_change(corpora: Corpora, settings: Settings) -> None:
     stream = PileStream(folder, **changes, weights=[*ENTRIES[:2], (9, ENTRIES[2][1])], ramp=3)
     stream.load_state_dict(json.loads(state))
     fixed = PileStream(folder, **changes, weights={"ArXiv": 1, "Github": 1})
-    refused("its run has weights by step and this stream has none", fixed.load_state_dict, json.loads(state))
-    refused("this stream has weights by step and its run has none", stream.load_state_dict, fixed.state_dict())
+    keep = "keep subsets, repeats and weights as they were, and add weights by step for later steps"
+    refused(f"its subsets is null, here it is .*; {keep}", fixed.load_state_dict, json.loads(state))
+    refused(f"its subsets is .*, here it is null; {keep}", stream.load_state_dict, fixed.state_dict())
+    plain = PileStream(folder, **changes)
+    refused(
+        "step 0 had ArXiv 0.5, Github 0.5, not one order of all documents", plain.load_state_dict, json.loads(state)
+    )
 
 
 def test_wrong_schedules_are_refused(corpora: Corpora, settings: Settings, tmp_path: Path) -> None:
@@ -208,7 +213,10 @@ def test_wrong_schedules_are_refused(corpora: Corpora, settings: Settings, tmp_p
     folder = corpora["mixed"].folder
     wrong: list[tuple[Any, dict[str, Any], str]] = [
         ([], {}, "have no entry; give pairs of a step and its weights, such as"),
-        ([(5, one)], {}, "weights begin at step 5; the first entry is for step 0"),
+        ([one], {}, "are pairs of a step and its weights"),
+        ([one, (0, one)], {}, "weights without a step are for the steps before the first entry"),
+        ([one, (5, one)], {"subsets": ["ArXiv"]}, "weights replaces repeats and subsets"),
+        ([(5, one), one], {}, "are pairs of a step and its weights"),
         ([(0, one), (9, one), (4, one)], {}, "step 4 follows step 9; give increasing steps, each once"),
         ([(0, one), (0, one)], {}, "step 0 follows step 0"),
         ([(0, one), (-1, one)], {}, "are pairs of a step and its weights"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -168,7 +169,31 @@ def test_data_that_a_branch_cannot_have(made: Path, tmp_path: Path) -> None:
     plain = load_config(
         made / "tiny.toml", {"data.schedule": None, "checkpoint.resume": f"{made}/trunk/checkpoints/step-2"}
     )
-    refused("only a run that began with weights by step, .*" + remedy, Trainer(plain, out).fit)
+    refused("step 0 had ArXiv 0.25, Github 0.75, not one order of all documents.*" + remedy, Trainer(plain, out).fit)
+
+
+@pytest.mark.parametrize("constant", [{}, {"data.weights": {"ArXiv": 1, "Github": 3}}])
+def test_a_trunk_without_tables_has_branches_with_them(made: Path, tmp_path: Path, constant: dict[str, Any]) -> None:
+    """A branch equals a run with its tables from the beginning; both say what was seen, in the log and in a replay."""
+
+    def fit(out: Path, changes: dict[str, Any]) -> None:
+        config = load_config(made / "tiny.toml", {"data.schedule": None, "data.window": 4, **constant, **changes})
+        Trainer(config, out).fit()
+
+    tables = {"data.schedule": [{"step": 4, "weights": {"ArXiv": 1}}], "train.steps": 16}
+    fit(tmp_path / "trunk", {"train.steps": 3})
+    fit(tmp_path / "whole", tables)
+    origin = {**tables, "checkpoint.resume": f"{tmp_path}/trunk/checkpoints/step-3"}
+    fit(tmp_path / "branch", origin)
+    fit(tmp_path / "replayed", {**origin, "log.documents": False})
+    assert lines(tmp_path / "branch") == lines(tmp_path / "whole")[3:]
+    assert "ArXiv" in lines(tmp_path / "branch")[-1]["epochs_by_subset"]
+    answers = [seen(tmp_path / name, subset="Github") for name in ("branch", "replayed")]
+    assert answers[0].rows == answers[1].rows
+    late = tmp_path / "late"
+    message = "3 steps of the run are done, and step 2 had one order of all documents, not ArXiv 1; begin the"
+    past = {**origin, "data.schedule": [{"step": 2, "weights": {"ArXiv": 1}}]}
+    refused(message, fit, late, past)
 
 
 def test_the_documents_of_a_branch_are_replayed_as_they_were_logged(made: Path, tmp_path: Path) -> None:

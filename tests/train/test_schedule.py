@@ -73,7 +73,10 @@ def test_a_schedule_may_be_extended_and_its_past_not_changed(made: Path, tmp_pat
 
 def test_wrong_tables_are_named(made: Path) -> None:
     for change, words in (
-        ("data.schedule=[{step=1, weights={ArXiv=1}}]", r"^data\.schedule: weights begin at step 1"),
+        (
+            "data.schedule=[{step=4, weights={ArXiv=1}}, {step=4, weights={ArXiv=1}}]",
+            r"^data\.schedule: weights: step 4",
+        ),
         ("data.schedule=[{step=0, weights={Arxif=1}}]", r'^data\.schedule: step 0: unknown subset "Arxif"'),
         ("data.schedule=[{step=0, weights={EuroParl=1}}]", r"^data\.schedule: weights names EuroParl, which has no do"),
     ):

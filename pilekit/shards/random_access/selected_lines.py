@@ -92,6 +92,13 @@ class LineBitmap:
             counts[place] += (int(self.bits[byte]) & ((1 << bit) - 1)).bit_count() if bit else 0
         return counts
 
+    def has(self, numbers: Int64) -> npt.NDArray[np.bool_]:
+        """Whether each of these lines is chosen, bool [n]."""
+        if self.bits is None:
+            return np.ones(len(numbers), bool)
+        chosen: npt.NDArray[np.bool_] = (self.bits[numbers >> 3] >> (numbers & 7).astype(np.uint8) & 1).astype(bool)
+        return chosen
+
     def ranks(self, numbers: Int64) -> Int64:
         """The ranks of these chosen lines, int64; `numbers` increase."""
         if self.bits is None or not len(numbers):

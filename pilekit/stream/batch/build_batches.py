@@ -23,6 +23,7 @@ from pilekit.stream.batch.batch import BatchWriter
 from pilekit.stream.batch.plant import PlantedRows
 from pilekit.stream.batch.without import Without
 from pilekit.stream.order.lane_grid import Grid, Share
+from pilekit.stream.pack import lane_windows
 from pilekit.stream.pack.lane import Lane, encode_documents, rows_in
 from pilekit.stream.pack.subset_lanes import SubsetLanes
 from pilekit.stream.pack.window import (
@@ -61,7 +62,7 @@ Item = Any
 class BatchBuilder:
     """Reads lanes of `source`, and makes batches of their rows.
 
-    source        gives a lane's texts, or with a schedule of weights the drawn documents of a lane
+    source        gives a lane's texts, or with a schedule of weights a lane's windows
     per_visit     rows that a step takes from a lane
     tokenizer     None: items are untokenized documents; so is `writer`
     shard_names   by a document's shard number
@@ -85,11 +86,12 @@ class BatchBuilder:
         """The lane from `place`, which follows its first `before` rows; at the end its files are closed."""
         turns = Turns(before, self.per_visit)
         if isinstance(self.source, SubsetLanes):
-            with self.source.lane(lane, place, self.per_visit, self.layout, self._encoded) as drawn:
-                yield Lane(drawn, lane, place, self.layout, turns)
+            with self.source.windows(lane, place, self.layout, turns, self._encoded) as windows:
+                yield Lane(windows, place, self.layout)
             return
         with closing(self.source.documents(lane, place.position, place.document)) as documents:
-            yield Lane(self._encoded(documents, self.layout), lane, place, self.layout, turns)
+            encoded = self._encoded(documents, self.layout)
+            yield Lane(lane_windows.windows(encoded, lane, place, self.layout, turns), place, self.layout)
 
     def _encoded(self, documents: Iterable[LaneDocuments], layout: Layout) -> Iterator[TokenizedDocuments]:
         return encode_documents(documents, layout, self.tokenizer, self.token_files)

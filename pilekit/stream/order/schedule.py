@@ -2,6 +2,8 @@
 
 An entry holds from its step on. With a ramp of r steps the shares change in a straight line, from those in force at the
 entry's step to the entry's own r steps later. So an entry that cuts a ramp short begins where the ramp has come to.
+Before the step of its first entry a schedule has no shares: there a run has one order of all documents, which has no
+ramp at its end. A run without a schedule has the one that never begins, `NEVER`.
 
 A schedule may change while a run goes on, but only at steps that are not yet reached. A `Revision` is a schedule with
 the step before which it was in force. The lanes keep a window of documents open (pack/drawn_windows.py), and a window
@@ -28,7 +30,7 @@ MOST_STEPS = 1 << 38
 class Schedule:
     """Shares by optimizer step, counted from 0.
 
-    steps    the entries' steps, increasing, the first 0
+    steps    the entries' steps, increasing
     entries  each entry's shares by exact name, above 0, with sum 1
     ramp     steps of a change from one entry to the next
     """
@@ -36,6 +38,11 @@ class Schedule:
     steps: tuple[int, ...]
     entries: tuple[Mapping[str, float], ...]
     ramp: int = 0
+
+    @property
+    def begin(self) -> int:
+        """The step of the first entry; after all steps if there is none."""
+        return self.steps[0] if self.steps else MOST_STEPS + 1
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -59,7 +66,9 @@ class Schedule:
         return {name: _between(before.get(name, 0.0), own.get(name, 0.0), part) for name in {**before, **own}}
 
     def at(self, step: int) -> Mapping[str, float]:
-        """The shares at a step >= 0; a subset that is not named has none."""
+        """The shares at a step >= 0; a subset that is not named has none. Before the first entry there are none."""
+        if step < self.begin:
+            return {}
         place = bisect_right(self.steps, step) - 1
         return self._of(place, self._before[place], step)
 
@@ -91,10 +100,16 @@ class Schedule:
 
     @classmethod
     def from_json(cls, record: object) -> Schedule:
-        """Read what `to_json` made; `msgspec.ValidationError` for anything else."""
+        """Read what `to_json` made, or None as `NEVER`; `msgspec.ValidationError` for anything else."""
+        if record is None:
+            return NEVER
         read = msgspec.convert(record, _Record)
         steps, entries = zip(*read.entries, strict=True)
         return cls(steps, entries, read.ramp)
+
+
+NEVER = Schedule((), ())
+"""The schedule of a run that has one order of all documents."""
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -117,12 +132,16 @@ def in_force(revisions: Sequence[Revision], step: int) -> Schedule:
 def check_extension(old: Schedule, new: Schedule, until: int) -> None:
     """PilekitError if `new` has other shares than `old` at a step before `until`, which was trained already."""
     # Between two neighbouring steps of this list both are straight lines, or constant.
-    steps = {0, until - 1, *(step - less for of in (old, new) for step in of.borders for less in (0, 1))}
+    borders = (border for of in (old, new) for border in (of.begin, *of.borders))
+    steps = {0, until - 1, *(border - less for border in borders for less in (0, 1))}
     for step in sorted(step for step in steps if 0 <= step < until):
         if (before := old.at(step)) != (now := new.at(step)) and _shares(before) != _shares(now):
+            remedy = f"keep the entries and the ramp before step {until:,}, and change later ones"
+            if old.begin >= until:
+                remedy = f"begin the weights by step at step {until:,} or later"
             raise PilekitError(
                 f"weights: {counted(until, 'step')} of the run are done, and step {step:,} had {_shown(before)}, not "
-                f"{_shown(now)}; keep the entries and the ramp before step {until:,}, and change later ones"
+                f"{_shown(now)}; {remedy}"
             )
 
 
@@ -135,4 +154,6 @@ def _shares(shares: Mapping[str, float]) -> dict[str, float]:
 
 
 def _shown(shares: Mapping[str, float]) -> str:
+    if not shares:
+        return "one order of all documents"
     return shortened(", ".join(f"{name} {share:.4g}" for name, share in sorted(_shares(shares).items())), 120)

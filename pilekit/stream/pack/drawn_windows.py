@@ -20,17 +20,19 @@ to step (r div q) * M + column. A part belongs to the row that its first token w
 where the schedule has a border, so that the rows before a border hold parts of before, but for the last part, or a rest
 of few, that does not fit.
 
-A place is the number of parts drawn, and `Place.drawn`: the basis of the turns, then for each subset the place in its
-sequence, then for each subset the tokens of its next document that were drawn, then for each subset its turn or wait,
-as the bits of a float64 number. With "best_fit" and "none" it is the place of a window's beginning, where turns are
-settled to waits. With "concat" it is the place after a row. Nothing that was read and not yet drawn is part of a place.
-It is read again.
+A place is a number that the lane's parts have as their position (0, or where the lane left the one order of all
+documents: plain_order.py), the number of parts drawn, and `Place.drawn`: the basis of the turns, then for each subset
+the place in its sequence, then for each subset the tokens of its next document that were drawn, then for each subset
+its turn or wait, as the bits of a float64 number. With "best_fit" and "none" it is the place of a window's beginning,
+where turns are settled to waits. With "concat" it is the place after a row. Nothing that was read and not yet drawn is
+part of a place. It is read again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -43,6 +45,9 @@ from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, no_doc
 from pilekit.stream.read.lane_documents import ORDER, POSITION
 
 _NEVER = 1 << 62
+
+Number = TypeVar("Number", int, Int64)
+Opens = Callable[[int], Iterator[tuple[TokenizedDocuments, Int64]]]
 
 
 @dataclass(frozen=True)
@@ -70,22 +75,21 @@ class LaneSteps:
 class _Subset:
     """A subset's sequence in a lane.
 
-    open   gives the sequence's tokenized documents from a place on
-    unit   documents in a unit: a place is (position, document), written as one number
+    open   gives the sequence from a place on, which is one number (`place_code`): some tokenized documents at a time,
+           at most a unit, with the place after each
     """
 
-    open: Callable[[int, int], Iterator[TokenizedDocuments]]
-    unit: int
-    documents: Iterator[TokenizedDocuments] | None = None
+    open: Opens
+    documents: Iterator[tuple[TokenizedDocuments, Int64]] | None = None
 
-    def read(self, place: int) -> TokenizedDocuments:
-        """The next documents, at least one and a unit at most. The sequence begins at `place`, if this is its first."""
+    def read(self, place: int) -> tuple[TokenizedDocuments, Int64]:
+        """The next documents, at least one, and their places. The sequence begins at `place`, if this is its first."""
         if self.documents is None:
-            self.documents = self.open(*place_in(place, self.unit))
-        return next(part for part in self.documents if len(part))
+            self.documents = self.open(place)
+        return next((part, places) for part, places in self.documents if len(part))
 
 
-def place_code(position: Int64, document: Int64, unit: int) -> Int64:
+def place_code(position: Number, document: Number, unit: int) -> Number:
     """(position, document) of a sequence in units of `unit` as one number."""
     return position * (unit + 1) + document
 
@@ -95,19 +99,24 @@ def place_in(code: int, unit: int) -> tuple[int, int]:
     return divmod(code, unit + 1)
 
 
+def places_after(documents: TokenizedDocuments, unit: int) -> Int64:
+    """The `place_code` after each of these documents, int64 [documents]."""
+    return place_code(documents.table[:, POSITION], documents.table[:, ORDER] + 1, unit)
+
+
 class DrawnDocuments:
     """The documents of one lane from `place` on, in windows.
 
-    opens      by subset: gives its tokenized documents in the lane from (position, document) on
-    units      by subset: documents in a unit
+    opens      by subset: gives its tokenized documents in the lane from a place on, as `_Subset` says
+    most       documents in a unit, at most
     names      of the subsets
     revisions  of the schedule
     """
 
     def __init__(
         self,
-        opens: Sequence[Callable[[int, int], Iterator[TokenizedDocuments]]],
-        units: Sequence[int],
+        opens: Sequence[Opens],
+        most: int,
         names: Sequence[str],
         revisions: Sequence[Revision],
         steps: LaneSteps,
@@ -115,7 +124,7 @@ class DrawnDocuments:
         layout: Layout,
     ) -> None:
         self._names, self._revisions, self._steps, self._layout = tuple(names), revisions, steps, layout
-        self._subsets = [_Subset(*of) for of in zip(opens, units, strict=True)]
+        self._subsets = list(map(_Subset, opens))
         subsets, drawn = len(names), np.array(place.drawn, np.int64)
         basis, values = int(drawn[0]), drawn[1 + 2 * subsets :].view(np.float64).tolist()
         shares = self._shares(revisions[-1].schedule, basis - 1) if basis else ()
@@ -123,8 +132,8 @@ class DrawnDocuments:
         # What was read of each subset, as `draw` takes it.
         self._read = [no_documents()] * subsets
         self._at, self._ends, self._used = (np.zeros(subsets, np.int64) for _ in range(3))
-        self._lengths = np.zeros((subsets, max(units)), np.int64)
-        self._codes = np.zeros((subsets, max(units) + 1), np.int64)
+        self._lengths = np.zeros((subsets, most), np.int64)
+        self._codes = np.zeros((subsets, most + 1), np.int64)
         self._codes[:, 0], self._used[:] = drawn[1 : 1 + subsets], drawn[1 + subsets : 1 + 2 * subsets]
 
     def _shares(self, schedule: Schedule, step: int) -> tuple[float, ...]:
@@ -145,14 +154,17 @@ class DrawnDocuments:
         drawn.has[FILLED] = before * layout.seq_len
         self._draw(drawn, schedule, limit)
         documents = drawn.joined(self._count)
+        documents.table[:, POSITION] = self._place.position
         if layout.packing == "concat":
             places = np.concatenate(drawn.places)
             places[:, 1] += self._count
+            places[:, 0] = self._place.position
         else:
             self._draws.settle()
             codes = self._codes[np.arange(len(self._at)), self._at]
             bits = self._draws.values.view(np.int64)
-            places = np.concatenate([[0, self._count + len(documents), 0, 0], codes, self._used, bits])[None]
+            head = [self._place.position, self._count + len(documents), 0, 0]
+            places = np.concatenate([head, codes, self._used, bits])[None]
         self._count += len(documents)
         return documents, places
 
@@ -182,15 +194,13 @@ class DrawnDocuments:
 
     def _read_more(self, subset: int) -> None:
         place = int(self._codes[subset, self._at[subset]])
-        part = self._subsets[subset].read(place)
+        part, after = self._subsets[subset].read(place)
         lengths = self._layout.lengths(part)
         if self._used[subset] and self._used[subset] >= lengths[0]:
             raise self._place.changed()
         self._read[subset], self._at[subset], self._ends[subset] = part, 0, len(part)
         self._lengths[subset, : len(part)] = lengths
-        self._codes[subset, 0] = place
-        after = place_code(part.table[:, POSITION], part.table[:, ORDER] + 1, self._subsets[subset].unit)
-        self._codes[subset, 1 : len(part) + 1] = after
+        self._codes[subset, 0], self._codes[subset, 1 : len(part) + 1] = place, after
 
     def _until(self, schedule: Schedule, step: int, row: int) -> int:
         """The row from which on the shares may be others than at this row's step."""

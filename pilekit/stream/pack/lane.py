@@ -13,8 +13,8 @@ import numpy as np
 
 from pilekit.corpus.shuffle import Int64
 from pilekit.errors import PilekitError, counted
-from pilekit.stream.pack.lane_windows import Drawing, parts_of_windows, windows
-from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, Turns, Window
+from pilekit.stream.pack.lane_windows import parts_of_windows
+from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, Window
 from pilekit.stream.read.lane_documents import NUMBER, SHARD, LaneDocuments
 from pilekit.stream.read.token_files import TokenIndex
 from pilekit.tokenize import Tokenizer
@@ -25,19 +25,15 @@ _MOST_EMPTY, _FEW_EMPTY, _MOST_TIMES = 1 << 18, 1000, 16
 
 
 class Lane:
-    """The rows of `documents`, which begin at `place` of lane `lane`.
-
-    turns       the rows given before `place`, and per visit; only the order of rows with "none" depends on them
+    """The rows of a lane's windows, which begin at `place`.
 
     place_now   the place after the last row that was given, as `Place.numbers`, int64 [3 + n]
     """
 
-    def __init__(
-        self, documents: Iterable[TokenizedDocuments] | Drawing, lane: int, place: Place, layout: Layout, turns: Turns
-    ) -> None:
+    def __init__(self, windows: Iterator[Window], place: Place, layout: Layout) -> None:
         self.place_now = np.array(place.numbers(), np.int64)
         self._layout = layout
-        self._windows = windows(documents, lane, place, layout, turns)
+        self._windows = windows
         self._window: Window | None = None  # the window whose first `_given` rows were given; None: all were
         self._given = 0
 

@@ -68,7 +68,10 @@ class Drawing(Protocol):
 def windows(
     documents: Iterable[TokenizedDocuments] | Drawing, lane: int, place: Place, layout: Layout, turns: Turns
 ) -> Iterator[Window]:
-    """The windows of a lane from `place` on, after `turns.before` rows of the lane; one may have no rows."""
+    """The windows of a lane from `place` on, after `turns.before` rows of the lane; one may have no rows.
+
+    If `documents` are not drawn, all places keep the `drawn` of `place`.
+    """
     if layout.packing == "concat":
         if isinstance(documents, Iterable):
             yield from _running_windows(documents, lane, place, layout)
@@ -84,7 +87,8 @@ def windows(
     for parts in of_windows:
         if drawing is None:
             window_documents = join_documents(parts)
-            end = Place(int(window_documents.table[-1, POSITION]), int(window_documents.table[-1, ORDER]) + 1).numbers()
+            position, order = window_documents.table[-1, [POSITION, ORDER]].tolist()
+            end = Place(position, order + 1, 0, place.drawn).numbers()
         else:
             window_documents, places = drawing.window(before)
             end = tuple(places[-1].tolist())
@@ -158,22 +162,26 @@ def _running_windows(
         resumed = False
         whole = join_documents([*leftover, part])
         rows = concat(layout.lengths(whole), layout.seq_len, begin)
-        yield _running_window(whole, rows, lane, layout)
+        yield _running_window(whole, rows, lane, layout, place.drawn)
         document, begin = place_after(layout.lengths(whole), begin + len(rows) * layout.seq_len)
         leftover = [whole.part(document, len(whole))] if document < len(whole) else []
     if resumed:
         raise place.changed()
     if leftover:
         rows = concat(layout.lengths(leftover[0]), layout.seq_len, begin, last=True)
-        yield _running_window(leftover[0], rows, lane, layout)
+        yield _running_window(leftover[0], rows, lane, layout, place.drawn)
 
 
-def _running_window(documents: TokenizedDocuments, rows: Rows, lane: int, layout: Layout) -> Window:
+def _running_window(
+    documents: TokenizedDocuments, rows: Rows, lane: int, layout: Layout, drawn: tuple[int, ...]
+) -> Window:
     last = rows.start[1:] - 1
     document, used = rows.document[last], rows.begin[last] + rows.length[last]
     whole = used == layout.lengths(documents)[document]
     table = documents.table[document]
-    after = np.stack((table[:, POSITION], table[:, ORDER] + whole, np.where(whole, 0, used)), axis=1)
+    after = np.empty((len(rows), 3 + len(drawn)), np.int64)
+    after[:, 0], after[:, 1], after[:, 2] = table[:, POSITION], table[:, ORDER] + whole, np.where(whole, 0, used)
+    after[:, 3:] = drawn
     return window_of(documents, rows, _row_keys(documents, rows, lane, layout.seed), after)
 
 

@@ -18,6 +18,7 @@ from pilekit.documents import check_labels
 from pilekit.stream.batch.batch import Batch, BatchWriter, checked_outputs
 from pilekit.stream.batch.mlm import Masking
 from pilekit.stream.pack.lane import Lane
+from pilekit.stream.pack.lane_windows import windows
 from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, Turns, pieces_of
 from pilekit.stream.read.lane_documents import document_table
 from pilekit.stream.settings import DEFAULT_OUTPUTS, Packing
@@ -69,7 +70,8 @@ class Pack(NearestNames):
         shards: dict[str, int] = {}
         layout = Layout(self.seq_len, self.packing, self.window, self.append_eod, self.seed)
         documents = _documents(batches, subset_ids, shards)
-        lane = Lane(documents, 0, Place(0, 0), layout, Turns(0, self.batch_size))
+        begin = Place(0, 0)
+        lane = Lane(windows(documents, 0, begin, layout, Turns(0, self.batch_size)), begin, layout)
         pad_id = self.eos_id if self.pad_id is None else self.pad_id
         writer = BatchWriter(self.seq_len, self.outputs, pad_id, self.eos_id, self.masking)
         while rows := lane.give(self.batch_size):

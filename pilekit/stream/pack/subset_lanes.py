@@ -4,7 +4,8 @@ The documents of a subset are numbered as those of a stream that selects this su
 their own: units of consecutive documents, in another order in each epoch, by a seed of the stream's seed and the
 subset's name. So a subset's sequence depends on no other subset, and a schedule may gain a subset while a run goes on.
 A lane reads its share of each sequence as any lane does (read/random_access.py), a unit at a time, and draws from what
-it has read (drawn_windows.py, which has the argument why nothing is lost or doubled).
+it has read (drawn_windows.py, which has the argument why nothing is lost or doubled). Before the schedule's first entry
+it has one order of all documents, whose rest comes before these sequences (plain_order.py).
 
 A unit has at most 256 documents, a sixteenth of a lane's share of an epoch, and about as many as fill the subset's part
 of `UNIT_BYTES` of text (`parts_of_units`). All subsets' units together are what a lane holds beyond its window. With
@@ -13,7 +14,7 @@ of `UNIT_BYTES` of text (`parts_of_units`). All subsets' units together are what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,10 +30,11 @@ from pilekit.shards.random_access.document_reader import OpenReaders
 from pilekit.stream.order.lane_grid import Grid
 from pilekit.stream.order.schedule import Revision, Schedule, check_extension
 from pilekit.stream.order.unit_sequence import Sequence as UnitSequence
-from pilekit.stream.pack.drawn_windows import DrawnDocuments, LaneSteps, place_code
-from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments
+from pilekit.stream.pack.drawn_windows import DrawnDocuments, LaneSteps, place_code, place_in, places_after
+from pilekit.stream.pack.lane_windows import windows
+from pilekit.stream.pack.plain_order import WHOLE_REST, Encode, PlainOrder
+from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, Turns, Window
 from pilekit.stream.read.document_selection import StreamDocuments
-from pilekit.stream.read.lane_documents import LaneDocuments
 from pilekit.stream.read.mixture import usual_lengths
 from pilekit.stream.read.random_access import RandomAccess
 from pilekit.tokenize import Tokenizer
@@ -43,8 +45,6 @@ UNIT_BYTES = 12 << 20
 _BYTES_PER_TOKEN = 4
 _SUBSETS, _WAITS = 8, 9
 """Keep these hashes and permutations apart from others."""
-
-Encode = Callable[[Iterable[LaneDocuments], Layout], Iterator[TokenizedDocuments]]
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,11 @@ class Mixture:
         """The subsets, in the order of `Place.drawn`."""
         return tuple(self.units)
 
+    @property
+    def begin(self) -> int:
+        """The step before which windows have one order of all documents."""
+        return self.revisions[-1].schedule.begin
+
 
 def new_mixture(
     selected: StreamDocuments, schedule: Schedule, lanes: int, tokenizer: Tokenizer | None, layout: Layout
@@ -83,7 +88,7 @@ def new_mixture(
         names,
         selected.corpus,
         selected.plan.indexes,
-        selected.documents.lines,
+        selected.readable,
         tokenizer,
         append_eod=layout.append_eod,
         seq_len=layout.seq_len,
@@ -98,7 +103,7 @@ def resumed_mixture(
 ) -> Mixture:
     """The mixture of a run that resumes under the schedule of `mixture`.
 
-    was, units, changes   the schedule, the units and the changes in the state
+    was, units, changes   the schedule (None: there was none), the units and the changes in the state
     until                 the first step of which no row was handed out
 
     PilekitError if the schedule has other shares before that step.
@@ -134,18 +139,23 @@ def unit_of_subset(documents: int, lanes: int, part: float, mean_tokens: float) 
 class SubsetLanes:
     """A source of lanes whose mixture changes.
 
+    unit   documents in a unit of the one order before the schedule's first entry
+
     It can be pickled if the filters can, and used after a fork. Threads must not share it.
     """
 
-    def __init__(self, selected: StreamDocuments, mixture: Mixture, grid: Grid) -> None:
+    def __init__(self, selected: StreamDocuments, mixture: Mixture, grid: Grid, unit: int) -> None:
         self.mixture, self._grid = mixture, grid
         readers = OpenReaders(selected.corpus, selected.plan.indexes, selected.cache)
         self._of_subset = []
-        for name, unit in mixture.units.items():
+        self._before = (
+            PlainOrder(selected, mixture.revisions, unit, grid.lanes, mixture.names, readers) if mixture.begin else None
+        )
+        for name, size in mixture.units.items():
             documents = selected.of_subset(name)
             seed = int(mix(selected.seed, _SUBSETS, xxhash.xxh3_64_intdigest(name.encode())))
-            slots = selected.slots_of_subset(name, unit)
-            sequence = UnitSequence(len(documents), unit, 1, seed, grid.lanes, selected.shuffle, slots)
+            slots = selected.slots_of_subset(name, size)
+            sequence = UnitSequence(len(documents), size, 1, seed, grid.lanes, selected.shuffle, slots)
             self._of_subset.append(RandomAccess(selected, sequence, name, documents, readers))
 
     def starts(self) -> Int64:
@@ -153,33 +163,62 @@ class SubsetLanes:
         lanes, names = self._grid.lanes, self.mixture.names
         starts = np.zeros((lanes, 4 + 3 * len(names)), np.int64)
         nothing = np.zeros(lanes, np.int64)
+        if self._before is not None:
+            starts[:, 0] = np.arange(lanes)
         for column, name in enumerate(names):
-            starts[:, 4 + column] = place_code(np.arange(lanes), nothing, self.mixture.units[name])
+            own = place_code(np.arange(lanes), nothing, self.mixture.units[name])
+            starts[:, 4 + column] = own if self._before is None else WHOLE_REST
             rank = permutation(lanes, self._of_subset[column].sequence.seed, _WAITS)
             waits = (rank + 0.5) / lanes * self.mixture.waits.get(name, 0.0)
             starts[:, 4 + 2 * len(names) + column] = waits.view(np.int64)
         return starts
 
     @contextmanager
-    def lane(self, lane: int, place: Place, per_visit: int, layout: Layout, encode: Encode) -> Iterator[DrawnDocuments]:
-        """The documents of a lane from this place on; at the end its readers' generators are closed."""
+    def windows(
+        self, lane: int, place: Place, layout: Layout, turns: Turns, encode: Encode
+    ) -> Iterator[Iterator[Window]]:
+        """The windows of a lane from this place on; at the end its readers' generators are closed."""
+        steps = LaneSteps(lane % self._grid.columns, self._grid.columns, turns.per_visit)
+        names, units = self.mixture.names, self.mixture.units.values()
         with ExitStack() as opened:
 
-            def documents(number: int, position: int, document: int) -> Iterator[TokenizedDocuments]:
-                source, unit = self._of_subset[number], units[number]
-                texts = opened.enter_context(closing(source.documents(lane, position, document)))
-                return encode(texts, replace(layout, window=unit))
+            def documents(number: int, place: Place, code: int) -> Iterator[tuple[TokenizedDocuments, Int64]]:
+                return opened.enter_context(closing(self._documents(number, lane, place, code, layout, encode)))
 
-            names, units = self.mixture.names, list(self.mixture.units.values())
-            opens = [partial(documents, number) for number in range(len(names))]
-            steps = LaneSteps(lane % self._grid.columns, self._grid.columns, per_visit)
-            yield DrawnDocuments(opens, units, names, self.mixture.revisions, steps, place, layout)
+            def drawing(place: Place) -> DrawnDocuments:
+                opens = [partial(documents, number, place) for number in range(len(names))]
+                return DrawnDocuments(opens, max(units), names, self.mixture.revisions, steps, place, layout)
+
+            if self._before is None:
+                yield windows(drawing(place), lane, place, layout, turns)
+                return
+            every = self._before.windows(lane, place, layout, turns, steps, encode, drawing)
+            yield opened.enter_context(closing(every))
+
+    def _documents(
+        self, number: int, lane: int, place: Place, code: int, layout: Layout, encode: Encode
+    ) -> Generator[tuple[TokenizedDocuments, Int64], None, None]:
+        """What a lane at `place` draws of subset `number`, from `code` on; and the code after each document."""
+        source = self._of_subset[number]
+        unit = source.sequence.unit
+        layout = replace(layout, window=unit)
+        if code < 0:
+            assert self._before is not None
+            yield from self._before.rest(number, lane, place, code, layout, encode)
+            code = lane * (unit + 1)
+        with closing(source.documents(lane, *place_in(code, unit))) as texts:
+            for part in encode(texts, layout):
+                yield part, places_after(part, unit)
 
 
 def moved_columns(places: Int64, old: Sequence[str], starts: Int64, new: Sequence[str]) -> Int64:
-    """Lanes' places with the columns of the subsets `new` in place of `old`; others begin as in `starts`."""
+    """Lanes' places with the columns of the subsets `new` in place of `old`; others begin as in `starts`.
+
+    Without subsets the places are those of one order of all documents.
+    """
     moved = starts.copy()
-    moved[:, :4] = places[:, :4]
+    first = min(4, moved.shape[1], places.shape[1])
+    moved[:, :first] = places[:, :first]
     for column, name in enumerate(new):
         if name in old:
             before = list(old).index(name)

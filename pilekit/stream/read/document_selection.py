@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -67,6 +67,7 @@ class StreamDocuments:
     raw        whether to give whole documents, for a stream without a tokenizer
     cache      the cache of remote shards' frames
     beside     names of subsets beside those of the corpus; their ids are the last
+    drawn      the subsets that weights by step draw, exact names
 
     documents  under random access: the selected documents by position
     count      under random access: their number; else None
@@ -91,6 +92,7 @@ class StreamDocuments:
     raw: bool = False
     cache: FrameCache | None = None
     beside: tuple[str, ...] = ()
+    drawn: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.count: int | None = None
@@ -112,7 +114,8 @@ class StreamDocuments:
                 )
             self.versions = tuple(version_of(shard.path) for shard in self.corpus.shards)
             return
-        self.documents = CorpusBitmap(self._selected_lines())
+        self._selects_all = self.subsets is None and 0 not in self.repeats.values()
+        self.documents = CorpusBitmap(self._lines(None if self._selects_all else self.selects))
         self.count = len(self.documents)
         if isinstance(self.corpus, Corpus):
             labels = set().union(*(index.subsets for index in self.plan.indexes)) if self.count else ()
@@ -150,9 +153,13 @@ class StreamDocuments:
         self.repeats = exact_repeats(factors, self.subsets, self.corpus.manifest)
         return dict(self.repeats)
 
-    def _selected_lines(self) -> list[LineBitmap]:
-        """The selected lines of each shard."""
-        is_selected = None if self.subsets is None and 0 not in self.repeats.values() else self.selects
+    @cached_property
+    def readable(self) -> Sequence[LineBitmap]:
+        """The lines of each shard from which subsets are drawn: also those that `subsets` and `repeats` leave out."""
+        return self.documents.lines if self._selects_all else self._lines(None)
+
+    def _lines(self, is_selected: Callable[[str], bool] | None) -> list[LineBitmap]:
+        """The lines of each shard with such labels, without those that the dedup removed."""
         by_shard = []
         for shard, index in zip(self.corpus.shards, self.plan.indexes, strict=True):
             selected = lines_of_subsets(index, is_selected)
@@ -173,7 +180,7 @@ class StreamDocuments:
         return by_shard
 
     def of_subset(self, name: str) -> CorpusBitmap:
-        """The selected documents of one subset, by their numbers among these; PilekitError if there are none."""
+        """The `readable` documents of one subset, by their numbers among these; PilekitError if there are none."""
         if name not in self._of_subset:
             self.find_subsets([name])
         documents = self._of_subset[name]
@@ -200,7 +207,7 @@ class StreamDocuments:
     def find_subsets(self, names: Sequence[str]) -> None:
         """Find the documents of these subsets, in one pass through the indexes."""
         by_shard: list[dict[str, LineBitmap]] = []
-        for index, selected in zip(self.plan.indexes, self.documents.lines, strict=True):
+        for index, selected in zip(self.plan.indexes, self.readable, strict=True):
             numbers: dict[str, list[Int64]] = {name: [] for name in names}
             for rows in index.rows("number", "subset"):
                 for code, label in enumerate(rows.labels):
@@ -319,7 +326,7 @@ class StreamDocuments:
         """
         listed = [subset.name for subset in self.corpus.manifest.subsets]
         if self.subsets is not None:
-            labels = set(self.subsets)
+            labels = {*self.subsets, *self.drawn}
         elif self.count is not None:
             labels = {name for index in self.plan.indexes for name in index.subsets}
         else:

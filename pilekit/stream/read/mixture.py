@@ -10,7 +10,8 @@ characters of each. They are drawn by hash, so every process finds the same fact
 mini-Pile's 22 subsets the shares of an epoch are right within 2 % of each. For token files, token counts are exact.
 
 Weights by step become a `Schedule` (order/schedule.py). It counts the tokens themselves, so of a subset only the usual
-length of its documents has to be known, roughly: of the same 128.
+length of its documents has to be known, roughly: of the same 128. If its first entry is for a later step than 0, the
+order before it has `subsets` and `repeats`, or weights that do not change.
 """
 
 from __future__ import annotations
@@ -46,24 +47,33 @@ SAMPLED_CHARACTERS = 1_000_000
 
 def exact_mixture(
     settings: RowSettings, manifest: Manifest
-) -> tuple[tuple[str, ...] | None, dict[str, float], dict[str, float] | Schedule | None]:
-    """(subsets, repeats, shares of `weights`) of these settings, by exact names.
+) -> tuple[tuple[str, ...] | None, dict[str, float], dict[str, float] | None, Schedule | None]:
+    """(subsets, repeats, shares of `weights` that do not change, weights by step) of these settings, by exact names.
 
     PilekitError for a name that the manifest does not have, and for settings that contradict each other.
     """
-    shares: dict[str, float] | Schedule | None = None
+    shares: dict[str, float] | None = None
+    schedule: Schedule | None = None
     with of_setting("weights"):
-        if settings.weights is not None:
-            if settings.subsets is not None or settings.repeats:
-                raise PilekitError(
-                    "weights replaces repeats and subsets: it reads the subsets that it names; leave the others out"
-                )
-            if isinstance(settings.weights, list | tuple):
-                shares = exact_schedule(settings.weights, settings.ramp, manifest)
-            else:
-                shares = exact_weights(cast("Mapping[str, float]", settings.weights), manifest)
+        constant: object = settings.weights
+        if isinstance(settings.weights, list | tuple):
+            has_both = len(settings.weights) > 1 and isinstance(settings.weights[0], Mapping)
+            constant = settings.weights[0] if has_both else None
+            schedule = exact_schedule(settings.weights[has_both:], settings.ramp, manifest)
+        if constant is not None:
+            shares = exact_weights(cast("Mapping[str, float]", constant), manifest)
+        names_subsets = settings.subsets is not None or bool(settings.repeats)
+        if names_subsets and (shares is not None or (schedule is not None and not schedule.begin)):
+            raise PilekitError(
+                "weights replaces repeats and subsets: it reads the subsets that it names; leave the others out"
+            )
+        if shares is not None and schedule is not None and not schedule.begin:
+            raise PilekitError(
+                "weights without a step are for the steps before the first entry, which is for step 0; leave them out, "
+                "or give it a later step"
+            )
     with of_setting("ramp"):
-        if settings.ramp and not isinstance(shares, Schedule):
+        if settings.ramp and schedule is None:
             raise PilekitError(
                 f"ramp = {settings.ramp}: is the number of steps in which weights change, and they do not; give "
                 "weights by step, or leave it out"
@@ -76,10 +86,10 @@ def exact_mixture(
             )
     with of_setting("subsets"):
         # A schedule selects by itself, because it may gain subsets.
-        names = list(shares) if isinstance(shares, dict) else settings.subsets
+        names = settings.subsets if shares is None else list(shares)
         subsets = subsets_or_all(names, manifest)
     with of_setting("repeats"):
-        return subsets, exact_repeats(settings.repeats, subsets, manifest), shares
+        return subsets, exact_repeats(settings.repeats, subsets, manifest), shares, schedule
 
 
 def exact_repeats(
@@ -149,8 +159,6 @@ def exact_schedule(entries: Sequence[object], ramp: int, manifest: Manifest) -> 
                 pass
             case _:
                 raise PilekitError(f"weights by step are pairs of a step and its weights, {usual}")
-        if not steps and step:
-            raise PilekitError(f"weights begin at step {step:,}; the first entry is for step 0")
         if steps and step <= steps[-1]:
             raise PilekitError(f"weights: step {step:,} follows step {steps[-1]:,}; give increasing steps, each once")
         try:

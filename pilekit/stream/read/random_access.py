@@ -34,8 +34,9 @@ class RandomAccess:
 
     selected       the stream's documents
     sequence       their units, for all lanes
-    name           the subset that the sequence is of; None: all that are selected
-    documents      those that the sequence is of; by default all that are selected
+    name           the subset whose documents alone are given; None: all that are selected
+    documents      those that the sequence is of, without factors of `repeats`; by default all that are selected, with
+                   these factors
     readers        the corpus's readers, which several sources may share
     end            the position at which lanes end, for a finite pass; None: endless
     most_dropped   it is an error if a lane drops so many documents in a row (or 100 epochs), and its share of an epoch
@@ -57,19 +58,27 @@ class RandomAccess:
         self.selected, self.sequence, self.end, self._most_dropped = selected, sequence, end, most_dropped
         self._selects = selected.selects if name is None else name.__eq__
         self._documents = selected.documents if documents is None else documents
+        self._only = selected.of_subset(name) if name is not None and documents is None else None
+        self._repeats = selected.repeats if documents is None else {}
+        self._largest_factor = selected.largest_factor if documents is None else 1.0
         self._filters = Pipeline(selected.filters)
         corpus, indexes, cache = selected.corpus, selected.plan.indexes, selected.cache
         self._readers = OpenReaders(corpus, indexes, cache) if readers is None else readers
 
-    def documents(self, lane: int, position: int, document: int) -> Generator[LaneDocuments, None, None]:
-        """The lane's documents from this place on, a unit at a time."""
-        documents = self.sequence.documents
+    def documents(
+        self, lane: int, position: int, document: int, end: int | None = None
+    ) -> Generator[LaneDocuments, None, None]:
+        """The lane's documents from this place on, a unit at a time.
+
+        end   the position at which the lane ends; None: the source's
+        """
+        documents, end = self.sequence.documents, self.end if end is None else end
         epoch_share = self.sequence.per_epoch * self.sequence.unit // self.sequence.lanes
         dropped, most = 0, max(epoch_share, min(self._most_dropped, 100 * documents))
-        while self.end is None or position < self.end:
+        while end is None or position < end:
             read = [self._unit(position, document)]
             dropped = 0 if len(read[0]) else dropped + self.sequence.unit
-            if self.end is None and dropped > most:
+            if end is None and dropped > most:
                 raise PilekitError(
                     f"no document stays in lane {lane}: repeats and filters "
                     f"({shortened(repr(list(self._filters.stages)), 200)}) drop all of {dropped:,} in a row; loosen "
@@ -90,8 +99,13 @@ class RandomAccess:
         for shard, lines in self._documents.locate(unit.begin, unit.end):
             index, orders = selected.plan.indexes[shard], rank[begin : begin + len(lines)]
             begin += len(lines)
+            if self._only is not None:
+                is_given = self._only.lines[shard].has(lines)
+                lines, orders = lines[is_given], orders[is_given]
+                if not len(lines):
+                    continue
             if selected.weights is not None and unit.copy:
-                again = selected.weights.of(shard, lines) * selected.largest_factor > unit.copy
+                again = selected.weights.of(shard, lines) * self._largest_factor > unit.copy
                 lines, orders = lines[again], orders[again]
                 if not len(lines):
                     continue
@@ -99,7 +113,7 @@ class RandomAccess:
                 parts += self._stored(unit, index, shard, position, lines, orders)
                 continue
             # Without weights only the first copy has all subsets.
-            more_copies = {label for label, factor in selected.repeats.items() if factor > unit.copy}
+            more_copies = {label for label, factor in self._repeats.items() if factor > unit.copy}
             has_all = not unit.copy or selected.weights is not None
             batch = self._readers.reader(shard).batch(lines, None if has_all else more_copies)
             if not all(map(self._selects, set(batch.subsets))):
@@ -108,9 +122,7 @@ class RandomAccess:
                     "subsets); remove it and make a new one with `pilekit index`"
                 )
             weights = None if selected.weights is None else selected.weights.of(shard, batch.numbers)
-            batch = documents_of_copy(
-                batch, selected.repeats, self.sequence.seed, unit.epoch, unit.copy, shard, weights
-            )
+            batch = documents_of_copy(batch, self._repeats, self.sequence.seed, unit.epoch, unit.copy, shard, weights)
             for filtered in self._filters([batch]) if len(batch) else ():
                 filtered_orders = orders
                 if not np.array_equal(lines, filtered.numbers):
@@ -140,8 +152,8 @@ class RandomAccess:
     ) -> Iterator[LaneDocuments]:
         """Those of these documents of token files that are read in this copy of their unit, if any."""
         selected, codes = self.selected, index.codes_of(lines)
-        if selected.repeats or selected.weights is not None:
-            factors = np.array([selected.repeats.get(label, 1.0) for label in index.header.subsets])[codes]
+        if self._repeats or selected.weights is not None:
+            factors = np.array([self._repeats.get(label, 1.0) for label in index.header.subsets])[codes]
             weights = None if selected.weights is None else selected.weights.of(shard, lines)
             seed = self.sequence.seed
             chosen = np.flatnonzero(is_of_copy(factors, seed, unit.epoch, unit.copy, shard, lines, weights))

@@ -130,8 +130,8 @@ def _rules(config: TrainConfig) -> Iterator[tuple[str, bool, str]]:
             path != "-" and re.fullmatch(TEXT, path) for path in ([paths] if isinstance(paths, str) else paths or ())
         )
         yield name, are_paths, 'must be paths, but not "-", because standard input cannot be read again to resume a run'
-    rule = "the mixture is data.weights or [[data.schedule]]; leave one out"
-    yield "data.weights", data.weights is None or data.schedule is None, rule
+    rule = "the mixture is data.weights or [[data.schedule]]; leave one out, or give the first table a later step"
+    yield "data.weights", data.weights is None or data.schedule is None or data.schedule[0].step > 0, rule
     if model.preset is not None:
         yield "model.preset", model.preset in PRESETS, nearest_of(model.preset, PRESETS)
         presets = [name for name in PRESETS if (name in MASKED_PRESETS) == is_mlm]

@@ -59,7 +59,7 @@ class MixtureEntry(_Section, frozen=True, kw_only=True):
     """`[[data.schedule]]`: the mixture from an optimizer step on."""
 
     step: FromZero
-    """Steps done before it; the first entry has 0."""
+    """Steps done before it. Before the first entry the run is as without entries."""
     weights: Numbers
     """The mixture, as in `data.weights`."""
 
@@ -82,10 +82,11 @@ class DataConfig(_DataSource, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def rows(self) -> RowSettings:
-        """The settings that a stream shares, with the entries of `schedule` as its weights."""
+        """The settings that a stream shares, with the entries of `schedule` in its weights."""
         shared = {name: getattr(self, name) for name in RowSettings.__struct_fields__}
         if self.schedule is not None:
-            shared["weights"] = [(entry.step, entry.weights) for entry in self.schedule]
+            constant = [] if self.weights is None else [self.weights]
+            shared["weights"] = [*constant, *((entry.step, entry.weights) for entry in self.schedule)]
         return RowSettings(**shared)
 
 

@@ -79,6 +79,7 @@ def test_batches_are_those_of_the_shards(written: Written, given: Settings, tmp_
             for packing in PACKINGS
             for eod in (True, False)
         ),
+        *({"weights": SCHEDULE[1:], "packing": packing, "window": 4} for packing in PACKINGS),
         {"weights": SCHEDULE, "dedup": tmp_path / "dedup"},
     ]
     distinct = set()
