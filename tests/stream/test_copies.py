@@ -274,3 +274,18 @@ def test_wrong_values_and_places_are_told(copied: Deduplicated, settings: Settin
     for power, most in ((1.5, 100), (float("nan"), 100), (0.5, 0)):
         with pytest.raises(PilekitError, match="copies"):
             ClusterWeights(DropDuplicates(copied.folder), power, most)
+
+
+@pytest.mark.parametrize("packing", ["best_fit", "concat", "none"])
+def test_copies_count_before_weights_by_step_and_after(
+    copied: Deduplicated, settings: Settings, encode: Encoder, packing: Any
+) -> None:
+    """One order of all documents, with factors, and at a resume weights for later steps."""
+    entries = [(5, {"ArXiv": 1.0, "Github": 1.0}), (9, {"Pile-CC": 3.0, "Github": 1.0})]
+    usual: Any = {"rows": 8, "columns": 2, "global_batch_size": 16, "seq_len": 64, "window": 16, "packing": packing}
+    plan = Plan(copied.corpus.shards, **usual, weights=copied.weights(0.6), repeats={"ArXiv": 1.5})
+    wanted = scheduled_steps(copied.kept, plan, Mixing(entries, 2), encode, 20)
+    folder, changes = copied.corpus.folder, {**settings, "packing": packing, "dedup": copied.folder, "batch_size": 16}
+    changes |= {"copies": 0.6, "repeats": {"ArXiv": 1.5}}
+    begun, state = run(folder, changes, batches=4)
+    assert begun + run(folder, {**changes, "weights": entries, "ramp": 2}, batches=16, state=state)[0] == wanted
