@@ -7,7 +7,7 @@ for all ranks, without handing out the steps before it.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -24,19 +24,19 @@ from pilekit.stream.batch.plant import PlantedRows
 from pilekit.stream.batch.without import Without
 from pilekit.stream.order.lane_grid import Grid, Share
 from pilekit.stream.pack import lane_windows
-from pilekit.stream.pack.lane import Lane, encode_documents, rows_in
+from pilekit.stream.pack.encode import Encoder
+from pilekit.stream.pack.lane import Lane, rows_in
 from pilekit.stream.pack.subset_lanes import SubsetLanes
 from pilekit.stream.pack.window import (
     DOCUMENT,
     Layout,
     Place,
-    TokenizedDocuments,
     Turns,
     Window,
     padding,
     pieces_of,
 )
-from pilekit.stream.read.lane_documents import LaneDocuments, LaneSource
+from pilekit.stream.read.lane_documents import LaneSource
 from pilekit.stream.read.token_files import TokenIndex
 from pilekit.stream.record import batch_state
 from pilekit.tokenize import Tokenizer
@@ -86,15 +86,16 @@ class BatchBuilder:
         """The lane from `place`, which follows its first `before` rows; at the end its files are closed."""
         turns = Turns(before, self.per_visit)
         if isinstance(self.source, SubsetLanes):
-            with self.source.windows(lane, place, self.layout, turns, self._encoded) as windows:
+            with self.source.windows(lane, place, self.layout, turns, self._encoder) as windows:
                 yield Lane(windows, place, self.layout)
             return
         with closing(self.source.documents(lane, place.position, place.document)) as documents:
-            encoded = self._encoded(documents, self.layout)
+            encoded = self._encoder.encoded(documents, self.layout)
             yield Lane(lane_windows.windows(encoded, lane, place, self.layout, turns), place, self.layout)
 
-    def _encoded(self, documents: Iterable[LaneDocuments], layout: Layout) -> Iterator[TokenizedDocuments]:
-        return encode_documents(documents, layout, self.tokenizer, self.token_files)
+    @property
+    def _encoder(self) -> Encoder:
+        return Encoder(self.tokenizer, self.token_files)
 
     def planted(self, share: Share, number: int, windows: Sequence[Window]) -> Sequence[Window]:
         """The rows of batch `number`, some of them replaced."""

@@ -1,7 +1,6 @@
-"""The compiled loops that draw a window's documents for a lane, and copy them: see drawn_windows.py, and order/draws.py
-for the rule.
+"""The compiled loop that draws a window's documents for a lane: see drawn_windows.py, and order/draws.py for the rule.
 
-`draw` runs until the window is full, or until Python has something to do: read more of a subset, change the shares, or
+It runs until the window is full, or until Python has something to do: read more of a subset, change the shares, or
 make room for more parts. Then it is called again. numba neither reorders nor joins operations on floats, so each turn
 is the number that the rule's operations give, one after another.
 """
@@ -10,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import float64, int64, types, uint32, void
+from numba import float64, int64
 
 from pilekit.corpus.shuffle import Int64
 from pilekit.workers.kernels import compiled
@@ -119,34 +118,3 @@ def draw(
                 row_places[row, 1 + subsets + other] = used[other]
                 row_turns[row, other] = turns[other]
             has[ROWS] += 1
-
-
-_uint32 = types.Array(types.uint32, 1, "C", readonly=True)
-_int64 = types.Array(types.int64, 1, "C", readonly=True)
-_table = types.Array(types.int64, 2, "C", readonly=True)
-
-
-@compiled(void(_uint32, _int64, _table, int64[:, ::1], int64[::1], int64[::1], uint32[::1], int64[:, ::1]))
-def copy_parts(
-    ids: npt.NDArray[np.uint32],
-    offsets: Int64,
-    table: Int64,
-    parts: Int64,
-    chosen: Int64,
-    borders: Int64,
-    window_ids: npt.NDArray[np.uint32],
-    window_table: Int64,
-) -> None:
-    """Copy the parts of one source into a window.
-
-    ids, offsets, table         of the source, as in `TokenizedDocuments`
-    parts                       int64 [m, 5], as in `draw`
-    chosen                      the numbers of the parts that are of this source
-    borders                     int64 [m + 1]: where each part's ids begin in the window, and the last one ends
-    window_ids, window_table    receive them
-    """
-    for part in chosen:
-        document, to = parts[part, DOCUMENT], borders[part]
-        source, length = offsets[document] + parts[part, BEGIN], borders[part + 1] - to
-        window_ids[to : to + length] = ids[source : source + length]
-        window_table[part] = table[document]

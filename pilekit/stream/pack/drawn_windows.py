@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -41,13 +41,15 @@ from pilekit.stream.order.draws import Draws
 from pilekit.stream.order.schedule import Revision, Schedule, in_force
 from pilekit.stream.pack.draw_kernel import FILLED, FULL, MORE_ROOM, NEXT_SHARES, draw
 from pilekit.stream.pack.drawn_parts import DrawnParts
-from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, no_documents
-from pilekit.stream.read.lane_documents import ORDER, POSITION
+from pilekit.stream.pack.encode import MOST_DRAWN, Encoder
+from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments
+from pilekit.stream.read.lane_documents import ORDER, POSITION, LaneDocuments, document_table
+from pilekit.tokenize.files.stored_ids import StoredIds, no_ids
 
 _NEVER = 1 << 62
 
 Number = TypeVar("Number", int, Int64)
-Opens = Callable[[int], Iterator[tuple[TokenizedDocuments, Int64]]]
+Opens = Callable[[int], Iterator[tuple[LaneDocuments, Int64]]]
 
 
 @dataclass(frozen=True)
@@ -75,14 +77,14 @@ class LaneSteps:
 class _Subset:
     """A subset's sequence in a lane.
 
-    open   gives the sequence from a place on, which is one number (`place_code`): some tokenized documents at a time,
-           at most a unit, with the place after each
+    open   gives the sequence from a place on, which is one number (`place_code`): some documents at a time, as
+           `Encoder.to_draw`, with the place after each
     """
 
     open: Opens
-    documents: Iterator[tuple[TokenizedDocuments, Int64]] | None = None
+    documents: Iterator[tuple[LaneDocuments, Int64]] | None = None
 
-    def read(self, place: int) -> tuple[TokenizedDocuments, Int64]:
+    def read(self, place: int) -> tuple[LaneDocuments, Int64]:
         """The next documents, at least one, and their places. The sequence begins at `place`, if this is its first."""
         if self.documents is None:
             self.documents = self.open(place)
@@ -99,7 +101,7 @@ def place_in(code: int, unit: int) -> tuple[int, int]:
     return divmod(code, unit + 1)
 
 
-def places_after(documents: TokenizedDocuments, unit: int) -> Int64:
+def places_after(documents: LaneDocuments, unit: int) -> Int64:
     """The `place_code` after each of these documents, int64 [documents]."""
     return place_code(documents.table[:, POSITION], documents.table[:, ORDER] + 1, unit)
 
@@ -107,8 +109,8 @@ def places_after(documents: TokenizedDocuments, unit: int) -> Int64:
 class DrawnDocuments:
     """The documents of one lane from `place` on, in windows.
 
-    opens      by subset: gives its tokenized documents in the lane from a place on, as `_Subset` says
-    most       documents in a unit, at most
+    opens      by subset: gives its documents in the lane from a place on, as `_Subset` says
+    encoder    checks the documents' ids
     names      of the subsets
     revisions  of the schedule
     """
@@ -116,7 +118,7 @@ class DrawnDocuments:
     def __init__(
         self,
         opens: Sequence[Opens],
-        most: int,
+        encoder: Encoder,
         names: Sequence[str],
         revisions: Sequence[Revision],
         steps: LaneSteps,
@@ -124,16 +126,16 @@ class DrawnDocuments:
         layout: Layout,
     ) -> None:
         self._names, self._revisions, self._steps, self._layout = tuple(names), revisions, steps, layout
-        self._subsets = list(map(_Subset, opens))
+        self._subsets, self._encoder = list(map(_Subset, opens)), encoder
         subsets, drawn = len(names), np.array(place.drawn, np.int64)
         basis, values = int(drawn[0]), drawn[1 + 2 * subsets :].view(np.float64).tolist()
         shares = self._shares(revisions[-1].schedule, basis - 1) if basis else ()
         self._draws, self._place, self._count = Draws(basis, values, shares), place, place.document
         # What was read of each subset, as `draw` takes it.
-        self._read = [no_documents()] * subsets
+        self._read = [LaneDocuments(document_table(0), no_ids())] * subsets
         self._at, self._ends, self._used = (np.zeros(subsets, np.int64) for _ in range(3))
-        self._lengths = np.zeros((subsets, most), np.int64)
-        self._codes = np.zeros((subsets, most + 1), np.int64)
+        self._lengths = np.zeros((subsets, MOST_DRAWN), np.int64)
+        self._codes = np.zeros((subsets, MOST_DRAWN + 1), np.int64)
         self._codes[:, 0], self._used[:] = drawn[1 : 1 + subsets], drawn[1 + subsets : 1 + 2 * subsets]
 
     def _shares(self, schedule: Schedule, step: int) -> tuple[float, ...]:
@@ -153,7 +155,8 @@ class DrawnDocuments:
         drawn = DrawnParts(self._read, layout)
         drawn.has[FILLED] = before * layout.seq_len
         self._draw(drawn, schedule, limit)
-        documents = drawn.joined(self._count)
+        documents, largest = drawn.joined(self._count)
+        self._encoder.check(documents, largest)
         documents.table[:, POSITION] = self._place.position
         if layout.packing == "concat":
             places = np.concatenate(drawn.places)
@@ -195,7 +198,7 @@ class DrawnDocuments:
     def _read_more(self, subset: int) -> None:
         place = int(self._codes[subset, self._at[subset]])
         part, after = self._subsets[subset].read(place)
-        lengths = self._layout.lengths(part)
+        lengths = cast(StoredIds, part.texts).lengths + self._layout.append_eod
         if self._used[subset] and self._used[subset] >= lengths[0]:
             raise self._place.changed()
         self._read[subset], self._at[subset], self._ends[subset] = part, 0, len(part)

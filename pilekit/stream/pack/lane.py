@@ -1,4 +1,4 @@
-"""`Lane`: the rows of one lane, from any place on; and `encode_documents`, which tokenizes its documents.
+"""`Lane`: the rows of one lane, from any place on.
 
 A lane depends only on its documents, its place, the number of rows before it and the `Layout`. So
 every rank that reads it gets the same rows.
@@ -6,19 +6,13 @@ every rank that reads it gets the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import cast
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from pilekit.corpus.shuffle import Int64
 from pilekit.errors import PilekitError, counted
-from pilekit.stream.pack.lane_windows import parts_of_windows
-from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, Window
-from pilekit.stream.read.lane_documents import NUMBER, SHARD, LaneDocuments
-from pilekit.stream.read.token_files import TokenIndex
-from pilekit.tokenize import Tokenizer
-from pilekit.tokenize.files.stored_ids import StoredIds, copied, join_stored
+from pilekit.stream.pack.window import Layout, Place, Window
+from pilekit.stream.read.lane_documents import NUMBER, SHARD
 
 _MOST_EMPTY, _FEW_EMPTY, _MOST_TIMES = 1 << 18, 1000, 16
 """Without a row, the corpus counts as empty after so many documents, or after fewer if each was read 16 times."""
@@ -93,48 +87,3 @@ def rows_between(windows: Sequence[Window], begin: int, end: int) -> list[Window
             parts.append(window.part(first, last))
         begin, end = begin - len(window), end - len(window)
     return parts
-
-
-def encode_documents(
-    pieces: Iterable[LaneDocuments], layout: Layout, tokenizer: Tokenizer | None, token_files: Sequence[TokenIndex] = ()
-) -> Iterator[TokenizedDocuments]:
-    """The documents of `pieces`, encoded, in parts of at most a window.
-
-    tokenizer     None: documents are not tokenized. With an EOD, seq_len 1 and packing "concat", each becomes one row
-    token_files   by a document's shard number, if documents come from token files
-    """
-    if tokenizer is None:
-        nothing = np.zeros(0, np.uint32)
-        for piece in pieces:
-            if len(piece):
-                yield TokenizedDocuments(nothing, np.zeros(len(piece) + 1, np.int64), piece.table, piece.texts)
-        return
-    for parts in parts_of_windows(pieces, _characters, layout):
-        tokenized = [_tokenized(parts, tokenizer, token_files)]
-        parts.clear()
-        yield tokenized.pop()
-
-
-def _characters(piece: LaneDocuments) -> Int64:
-    """The characters or ids of each document + 1, a bound on its tokens that seldom fails."""
-    texts = piece.texts
-    return 1 + (texts.lengths if isinstance(texts, StoredIds) else np.fromiter(map(len, texts), np.int64, len(texts)))
-
-
-def _tokenized(
-    parts: list[LaneDocuments], tokenizer: Tokenizer, token_files: Sequence[TokenIndex]
-) -> TokenizedDocuments:
-    """These parts as one; PilekitError for an id of a token file that the tokenizer does not have."""
-    table = parts[0].table if len(parts) == 1 else np.concatenate([part.table for part in parts])
-    if not token_files:
-        return TokenizedDocuments(*tokenizer.encode_batch([text for part in parts for text in part.texts]), table)
-    ids, offsets, largest = copied(join_stored([cast(StoredIds, part.texts) for part in parts]))
-    if largest >= tokenizer.vocab_size:
-        at = int(np.argmax(ids >= tokenizer.vocab_size))
-        shard, number = table[np.searchsorted(offsets, at, side="right") - 1, [SHARD, NUMBER]].tolist()
-        path, document = token_files[shard].place(number)
-        raise PilekitError(
-            f"{path}: document {document:,} has the id {ids[at]:,}, but "
-            f"{tokenizer.path} has {tokenizer.vocab_size:,} ids; give the tokenizer that made the file"
-        )
-    return TokenizedDocuments(ids, offsets, table)

@@ -23,7 +23,7 @@ step, so a replay under a later one does the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 
 import numpy as np
@@ -32,15 +32,14 @@ from pilekit.corpus.shuffle import Int64
 from pilekit.shards.random_access.document_reader import OpenReaders
 from pilekit.stream.order.schedule import Revision, in_force
 from pilekit.stream.pack.drawn_windows import LaneSteps, place_code, place_in, places_after
+from pilekit.stream.pack.encode import Encoder
 from pilekit.stream.pack.lane_windows import Drawing, windows
-from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, Turns, Window
+from pilekit.stream.pack.window import Layout, Place, Turns, Window
 from pilekit.stream.read.document_selection import StreamDocuments
 from pilekit.stream.read.lane_documents import SUBSET, LaneDocuments, Table
 from pilekit.stream.read.random_access import RandomAccess
 
 WHOLE_REST = -(1 << 62)
-
-Encode = Callable[[Iterable[LaneDocuments], Layout], Iterator[TokenizedDocuments]]
 
 
 class PlainOrder:
@@ -75,7 +74,7 @@ class PlainOrder:
         layout: Layout,
         turns: Turns,
         steps: LaneSteps,
-        encode: Encode,
+        encoder: Encoder,
         drawing: Callable[[Place], Drawing],
     ) -> Generator[Window, None, None]:
         """The windows of a lane from `place` on: those of the one order, and then those that are drawn.
@@ -87,7 +86,7 @@ class PlainOrder:
             begun_at = row if is_concat else row - place.offset_in_window
             if steps.of_row(begun_at) < self._begin:
                 with closing(self._all.documents(lane, place.position, place.document)) as documents:
-                    for window in windows(encode(documents, layout), lane, place, layout, turns):
+                    for window in windows(encoder.encoded(documents, layout), lane, place, layout, turns):
                         if is_concat:
                             window = window.part(0, min(len(window), steps.first_row(self._begin) - row))
                         if len(window):
@@ -103,8 +102,8 @@ class PlainOrder:
         yield from windows(drawing(place), lane, place, layout, turns._replace(before=row))
 
     def rest(
-        self, number: int, lane: int, place: Place, code: int, layout: Layout, encode: Encode
-    ) -> Iterator[tuple[TokenizedDocuments, Int64]]:
+        self, number: int, lane: int, place: Place, code: int, layout: Layout, encoder: Encoder
+    ) -> Iterator[tuple[LaneDocuments, Int64]]:
         """From `code` on, which is below 0, the rest of a subset in a lane, and the code after each document.
 
         number   of the subset
@@ -114,7 +113,7 @@ class PlainOrder:
         position, document = place_in(code + end, self._sequence.unit)
         until, _ = place_in(end, self._sequence.unit)
         with closing(self._of_subset[number].documents(lane, position, document, until)) as documents:
-            for part in encode(documents, layout):
+            for part in encoder.to_draw(documents, layout):
                 yield part, places_after(part, self._sequence.unit) - end
 
     def _codes(self, place: Place) -> tuple[int, ...]:

@@ -31,10 +31,12 @@ from pilekit.stream.order.lane_grid import Grid
 from pilekit.stream.order.schedule import Revision, Schedule, check_extension
 from pilekit.stream.order.unit_sequence import Sequence as UnitSequence
 from pilekit.stream.pack.drawn_windows import DrawnDocuments, LaneSteps, place_code, place_in, places_after
+from pilekit.stream.pack.encode import Encoder
 from pilekit.stream.pack.lane_windows import windows
-from pilekit.stream.pack.plain_order import WHOLE_REST, Encode, PlainOrder
-from pilekit.stream.pack.window import Layout, Place, TokenizedDocuments, Turns, Window
+from pilekit.stream.pack.plain_order import WHOLE_REST, PlainOrder
+from pilekit.stream.pack.window import Layout, Place, Turns, Window
 from pilekit.stream.read.document_selection import StreamDocuments
+from pilekit.stream.read.lane_documents import LaneDocuments
 from pilekit.stream.read.mixture import usual_lengths
 from pilekit.stream.read.random_access import RandomAccess
 from pilekit.tokenize import Tokenizer
@@ -175,39 +177,39 @@ class SubsetLanes:
 
     @contextmanager
     def windows(
-        self, lane: int, place: Place, layout: Layout, turns: Turns, encode: Encode
+        self, lane: int, place: Place, layout: Layout, turns: Turns, encoder: Encoder
     ) -> Iterator[Iterator[Window]]:
         """The windows of a lane from this place on; at the end its readers' generators are closed."""
         steps = LaneSteps(lane % self._grid.columns, self._grid.columns, turns.per_visit)
-        names, units = self.mixture.names, self.mixture.units.values()
+        names = self.mixture.names
         with ExitStack() as opened:
 
-            def documents(number: int, place: Place, code: int) -> Iterator[tuple[TokenizedDocuments, Int64]]:
-                return opened.enter_context(closing(self._documents(number, lane, place, code, layout, encode)))
+            def documents(number: int, place: Place, code: int) -> Iterator[tuple[LaneDocuments, Int64]]:
+                return opened.enter_context(closing(self._documents(number, lane, place, code, layout, encoder)))
 
             def drawing(place: Place) -> DrawnDocuments:
                 opens = [partial(documents, number, place) for number in range(len(names))]
-                return DrawnDocuments(opens, max(units), names, self.mixture.revisions, steps, place, layout)
+                return DrawnDocuments(opens, encoder, names, self.mixture.revisions, steps, place, layout)
 
             if self._before is None:
                 yield windows(drawing(place), lane, place, layout, turns)
                 return
-            every = self._before.windows(lane, place, layout, turns, steps, encode, drawing)
+            every = self._before.windows(lane, place, layout, turns, steps, encoder, drawing)
             yield opened.enter_context(closing(every))
 
     def _documents(
-        self, number: int, lane: int, place: Place, code: int, layout: Layout, encode: Encode
-    ) -> Generator[tuple[TokenizedDocuments, Int64], None, None]:
+        self, number: int, lane: int, place: Place, code: int, layout: Layout, encoder: Encoder
+    ) -> Generator[tuple[LaneDocuments, Int64], None, None]:
         """What a lane at `place` draws of subset `number`, from `code` on; and the code after each document."""
         source = self._of_subset[number]
         unit = source.sequence.unit
         layout = replace(layout, window=unit)
         if code < 0:
             assert self._before is not None
-            yield from self._before.rest(number, lane, place, code, layout, encode)
+            yield from self._before.rest(number, lane, place, code, layout, encoder)
             code = lane * (unit + 1)
         with closing(source.documents(lane, *place_in(code, unit))) as texts:
-            for part in encode(texts, layout):
+            for part in encoder.to_draw(texts, layout):
                 yield part, places_after(part, unit)
 
 

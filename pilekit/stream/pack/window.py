@@ -236,15 +236,11 @@ def pieces_of(parts: Sequence[Window]) -> Pieces:
     return Pieces(np.concatenate([part.pieces for part in parts]), sum(map(len, parts)))
 
 
-def no_documents() -> TokenizedDocuments:
-    """None."""
-    return TokenizedDocuments(np.zeros(0, np.uint32), np.zeros(1, np.int64), document_table(0))
-
-
 def padding(count: int) -> Window:
     """`count` rows without documents."""
+    documents = TokenizedDocuments(np.zeros(0, np.uint32), np.zeros(1, np.int64), document_table(0))
     no_pieces, after = np.zeros((0, 12), np.int64), np.zeros((count, 3), np.int64)
-    return Window(no_documents(), no_pieces, [0] * (count + 1), np.zeros(count, np.uint64), after)
+    return Window(documents, no_pieces, [0] * (count + 1), np.zeros(count, np.uint64), after)
 
 
 def join_documents(parts: Sequence[TokenizedDocuments]) -> TokenizedDocuments:

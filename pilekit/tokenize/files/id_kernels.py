@@ -12,7 +12,8 @@ from pilekit.corpus.shuffle import Int64
 from pilekit.workers.kernels import compiled
 
 # What is mapped cannot be written, and a part of a `.bin` may begin inside an id.
-_ids = [types.Array(of, 1, "C", readonly=True, aligned=False) for of in (types.uint16, types.int32)]
+_stored = [types.Array(of, 1, "C", readonly=True, aligned=False) for of in (types.uint16, types.int32)]
+_ids = [*_stored, types.Array(uint32, 1, "C", readonly=True)]
 _mapped = types.Array(int64, 1, "C", readonly=True, aligned=False)
 _numbers = types.Array(int64, 1, "A", readonly=True)
 
@@ -36,7 +37,7 @@ def find_spans(
         lengths[document] = max(min(end, tokens) - begin, 0)
 
 
-@compiled(*[void(of, int64, int64[::1], int64[::1], int64[::1], int64) for of in _ids])
+@compiled(*[void(of, int64, int64[::1], int64[::1], int64[::1], int64) for of in _stored])
 def drop_endings(
     ids: npt.NDArray[Any], number: int, sources: Int64, begins: Int64, lengths: Int64, ending: int
 ) -> None:

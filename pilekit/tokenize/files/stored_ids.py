@@ -27,7 +27,7 @@ class StoredIds(Sequence[Ids]):
 
     mapped            the files that hold ids
     arrays            the mapped ids, uint16 or int32: of each file one array, or those of the parts of its `.bin` that
-                      are needed
+                      are needed. Or what a tokenizer gave, uint32
     sources           int64 [documents]: the number of each document's array
     begins, lengths   int64 [documents]: where each document begins in its array, and how many ids it has
     """
@@ -94,6 +94,12 @@ def _in_parts(file: TokenFile, begins: Int64, lengths: Int64) -> StoredIds:
     joined = (file.ids(begin, begin + length) for begin, length in zip(begins[cut], lengths[cut], strict=True))
     mapped, own = [file.mapped[1 + number] for number in needed], [arrays[number] for number in needed]
     return StoredIds(mapped, [*own, *joined], sources, relative, lengths)
+
+
+def no_ids() -> StoredIds:
+    """Of no documents."""
+    nothing = np.zeros(0, np.int64)
+    return StoredIds([], [], nothing, nothing, nothing)
 
 
 def join_stored(parts: Sequence[StoredIds]) -> StoredIds:

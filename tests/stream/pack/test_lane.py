@@ -14,7 +14,8 @@ from pilekit.errors import PilekitError
 from pilekit.stream.batch.batch import OUTPUTS, BatchWriter
 from pilekit.stream.batch.build_batches import BatchBuilder
 from pilekit.stream.pack import lane_windows
-from pilekit.stream.pack.lane import Lane, encode_documents, rows_in
+from pilekit.stream.pack.encode import Encoder
+from pilekit.stream.pack.lane import Lane, rows_in
 from pilekit.stream.pack.window import Layout, Place, Turns, Window, pieces_of
 from pilekit.stream.read.lane_documents import SKIPPED, LaneDocuments, document_table
 from pilekit.stream.settings import Packing
@@ -71,7 +72,7 @@ def builder(
 
 def lane_at(place: Place, how: BatchBuilder, before: int = 0) -> Lane:
     """Lane 7 of the source."""
-    documents = encode_documents(how.source.documents(7, place.position, place.document), how.layout, how.tokenizer)
+    documents = Encoder(how.tokenizer).encoded(how.source.documents(7, place.position, place.document), how.layout)
     return Lane(lane_windows.windows(documents, 7, place, how.layout, Turns(before, 1)), place, how.layout)
 
 

@@ -20,6 +20,7 @@ import xxhash
 
 from pilekit import Corpus, PilekitError, PileStream, dedup_corpus, load_tokenizer, merge_token_files, tokenize_corpus
 from pilekit.stream.read.token_files import TokenCorpus
+from pilekit.tokenize.files.token_file import TokenFile
 from tests.memory_limit import NO_HOLES
 from tests.refusing import refused
 from tests.stream.collecting import counted, no_brown_fox, run, steps_of
@@ -190,6 +191,23 @@ def test_a_foreign_file(given: Settings, tmp_path: Path) -> None:
     for item, wrong in ((2, 60_000), (4, -1)):
         bad = foreign(tmp_path / f"bad{item}", [*documents, [5, wrong]], item)
         refused(rf"bad{item}\.idx: document 150 has the id", run, bad, given, batches=200)
+
+
+def test_an_id_that_the_tokenizer_does_not_have_is_refused_under_weights_by_step(
+    written: Written, given: Settings, tmp_path: Path
+) -> None:
+    for path in written.prefixes["plain"].parent.glob("plain_text_document*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    ids, file = tmp_path / "plain_text_document.bin", TokenFile(tmp_path / "plain_text_document.idx")
+    table = file.documents
+    assert table is not None
+    document = table["subset"].to_pylist().index("ArXiv")
+    place = 2 * int(file.lengths_of(0, document).sum())
+    data = bytearray(ids.read_bytes())
+    data[place : place + 2] = (60_000).to_bytes(2, "little")
+    ids.write_bytes(data)
+    changes = {**given, "weights": SCHEDULE, "packing": "concat"}
+    refused(rf"document\.idx: document {document} has the id 60,000", run, tmp_path / "plain", changes, batches=200)
 
 
 def test_a_table_of_another_file_is_refused(written: Written, given: Settings, tmp_path: Path) -> None:
