@@ -57,3 +57,17 @@ def test_a_branch_on_other_ranks_has_the_rows_of_its_trunk(job: Job) -> None:
     assert [part.error for part in branch] == [None] * 2
     assert rows_of_steps(branch) == rows_of_steps([trunk])[LEFT:]
     assert_close(job.lines("branch"), job.lines("trunk")[LEFT:], loss=1e-5, grad_norm=1e-5)
+
+
+def test_an_anneal_of_a_trunk_in_one_order_has_the_rows_of_a_run_that_planned_it(job: Job) -> None:
+    """On other ranks. The trunk's config names no weights, and the branch's names them from its step on."""
+    rows = (KEPT, "data.packing=concat", "train.global_batch_size=4", "data.lanes=[2, 2]")
+    anneal = f"data.schedule=[{{step = {LEFT}, weights = {{ArXiv = 1, Github = 3}}}}]"
+    (trunk,) = job.run(fit, 1, "trunk", rows)
+    (planned,) = job.run(fit, 1, "planned", (*rows, anneal))
+    branch = job.run(fit, 2, "branch", (*rows, *case("fp32", 2, 1), anneal, begin(job.folder / "trunk", LEFT)))
+    assert [part.error for part in (trunk, planned, *branch)] == [None] * 4
+    assert planned.rows[:LEFT] == trunk.rows[:LEFT]
+    assert planned.rows[LEFT:] != trunk.rows[LEFT:]
+    assert rows_of_steps(branch) == rows_of_steps([planned])[LEFT:]
+    assert_close(job.lines("branch"), job.lines("planned")[LEFT:], loss=1e-5, grad_norm=1e-5)
