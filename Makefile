@@ -23,7 +23,6 @@ test: $(VENV)
 
 test-slow: $(VENV)
 	$(BIN)/pytest -m 'slow or hypothesis' $(PARALLEL)
-	$(BIN)/pytest -p nbmake --nbmake --nbmake-timeout=600 --timeout=900 -m '' $(PARALLEL) notebooks
 
 # The tests check the order of imports too (tests/test_imports.py).
 check: $(VENV)

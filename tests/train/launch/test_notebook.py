@@ -12,6 +12,7 @@ import pytest
 
 import pilekit
 from pilekit import PilekitError, notebook_launch
+from tests.notebook_kernels import execute
 from tests.process_groups import ROOT, ProcessGroups
 from tests.refusing import refused
 from tests.stopping import is_there, wait_for
@@ -139,7 +140,6 @@ def test_an_interrupt_is_passed_on_and_a_second_one_ends_all(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_in_a_notebook() -> None:
     nbformat = pytest.importorskip("nbformat")
-    nbclient = pytest.importorskip("nbclient")
     # At each fork, another thread of the kernel is printing: it has the lock of stdout, whose text is not sent yet.
     cell = dedent("""
         import os, sys, threading
@@ -162,8 +162,6 @@ def test_in_a_notebook() -> None:
         assert [notebook_launch(rank_of, 2, add) for add in (10, 20)] == [[10, 11], [20, 21]]
     """)
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])
-    nbclient.NotebookClient(
-        notebook, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}
-    ).execute()
+    execute(notebook, ROOT, SECONDS)
     stdout = "".join(output["text"] for output in notebook.cells[0].outputs if output.get("name") == "stdout")
     assert stdout.count("once") == 2 * 2
