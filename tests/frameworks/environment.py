@@ -9,7 +9,6 @@ import atexit
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -22,6 +21,7 @@ import pytest
 
 from pilekit.artifacts.file_lock import locked
 from tests.benchmarks.peers import BENCH, peer_environment
+from tests.ports import free_port
 from tests.process_groups import ROOT, RankServer
 
 REQUIREMENTS = [
@@ -107,10 +107,7 @@ def launch(python: Path, *script: str | Path, folder: Path, ranks: int, timeout:
     """
     server, place = _server(python), {"WATCHED_SECONDS": str(timeout - 20)}  # report a hang before it is killed
     if ranks > 1:
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            port = str(free.getsockname()[1])
-        place |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_PORT": port}
+        place |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_PORT": str(free_port())}
         place |= {"MASTER_ADDR": "localhost", "TORCHELASTIC_RUN_ID": "tests"}
     with tempfile.NamedTemporaryFile("r", errors="replace") as output:
         path, arguments, end = Path(output.name), [str(part) for part in script], time.monotonic() + timeout

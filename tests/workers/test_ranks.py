@@ -6,11 +6,9 @@ import json
 import math
 import os
 import random
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from torch import distributed as dist
 
 from pilekit.errors import PilekitError
 from pilekit.workers.ranks import join, lost_rank
+from tests.ports import free_port
 from tests.process_groups import ProcessGroups
 
 
@@ -196,14 +195,6 @@ def start(script: str, *arguments: str, **environment: str) -> subprocess.Popen[
     own |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, "-c", script, *arguments]
     return subprocess.Popen(command, env=own | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def free_port() -> int:
-    """A port outside the system's own range: it is still free when the ranks connect to it."""
-    while True:
-        port = random.randrange(15_000, 30_000)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
 
 
 @pytest.mark.slow

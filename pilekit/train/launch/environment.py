@@ -37,7 +37,8 @@ def adopt_slurm() -> None:
         "WORLD_SIZE": variables["SLURM_STEP_NUM_TASKS"],
         "LOCAL_RANK": variables.get("SLURM_LOCALID", "0"),
         "MASTER_ADDR": "".join(filter(None, host.groups())) if host else "localhost",
-        "MASTER_PORT": str(20_000 + job % 20_000),  # the same for all tasks of a job, another for another job
+        # The same for all tasks of a job, another for another job, below the ports that systems give to any process.
+        "MASTER_PORT": str(20_000 + job % 12_000),
     }.items():
         variables.setdefault(name, value)
 

@@ -77,11 +77,16 @@ def test_functions_run_in_forks_again_and_again(tmp_path: Path, process_group: P
 
 
 THREADS_AT_FORKS = """
-    import os, threading
+    import os, threading, time
     from pilekit import PilekitError, notebook_launch
     from tests.train.launch.notebook_functions import about, fail
     others, errors = [], []
-    os.register_at_fork(before=lambda: others.append(len(os.listdir("/proc/self/task")) - threading.active_count()))
+    def count():
+        end = time.monotonic() + 3  # the system may count a thread a little longer than Python
+        while (more := len(os.listdir("/proc/self/task")) - threading.active_count()) and time.monotonic() < end:
+            time.sleep(0.01)
+        others.append(more)
+    os.register_at_fork(before=count)
     for _ in range(3):
         assert [rank for rank, *_ in notebook_launch(about, 4)] == [0, 1, 2, 3]
         try: notebook_launch(fail, 2, "told")
