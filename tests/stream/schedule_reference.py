@@ -11,10 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain, takewhile
+from typing import Any
 
 import xxhash
 
 from pilekit.corpus.shuffle import mix, permutation
+from tests.stream.conftest import Corpora
 from tests.stream.reference import (
     DOCUMENTS,
     UNITS,
@@ -243,3 +245,12 @@ def scheduled_steps(lines: Sequence[Line], plan: Plan, mixing: Mixing, encode: E
     """The first optimizer steps under a schedule."""
     lanes = [lane_rows(lines, plan, mixing, encode, lane) for lane in range(plan.lanes)]
     return steps_of_lanes(plan, lanes, encode.pad_id, steps)
+
+
+def wanted_steps(corpora: Corpora, encode: Encoder, mixing: Mixing, steps: int, **changes: Any) -> list[list[Row]]:
+    """The steps of the mixed corpus in this many steps, by a small plan with these changes."""
+    plan = Plan(
+        corpora["mixed"].shards,
+        **{"rows": 8, "columns": 2, "global_batch_size": 16, "seq_len": 64, "window": 16, **changes},
+    )
+    return scheduled_steps(corpora["mixed"].lines, plan, mixing, encode, steps)

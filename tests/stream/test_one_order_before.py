@@ -16,8 +16,8 @@ from pilekit import PileStream
 from tests.refusing import refused
 from tests.stream.collecting import counted, no_brown_fox, run, run_ranks, steps_of
 from tests.stream.conftest import PACKINGS, Corpora, Settings
-from tests.stream.reference import Encoder, Plan, Row
-from tests.stream.schedule_reference import Entries, Mixing, scheduled_steps
+from tests.stream.reference import Encoder
+from tests.stream.schedule_reference import Entries, Mixing, wanted_steps
 
 WIKIPEDIA = "Wikipedia (en)"
 SUBSETS = ("ArXiv", "Github", "Pile-CC", WIKIPEDIA)
@@ -29,22 +29,12 @@ ENTRIES: Entries = [
 STEPS = 32
 
 
-def wanted_steps(
-    corpora: Corpora, encode: Encoder, mixing: Mixing, steps: int = STEPS, **changes: Any
-) -> list[list[Row]]:
-    plan = Plan(
-        corpora["mixed"].shards,
-        **{"rows": 8, "columns": 2, "global_batch_size": 16, "seq_len": 64, "window": 16, **changes},
-    )
-    return scheduled_steps(corpora["mixed"].lines, plan, mixing, encode, steps)
-
-
 @pytest.mark.parametrize(("packing", "window"), list(product(PACKINGS, [3, 16])))
 def test_steps_are_the_references_on_every_topology(
     corpora: Corpora, settings: Settings, encode: Encoder, packing: str, window: int
 ) -> None:
     """The stops are before the change, at it, inside windows that are open then, and later."""
-    wanted = wanted_steps(corpora, encode, Mixing(ENTRIES, 3), packing=packing, window=window)
+    wanted = wanted_steps(corpora, encode, Mixing(ENTRIES, 3), STEPS, packing=packing, window=window)
     changes = {**settings, "packing": packing, "window": window, "weights": ENTRIES, "ramp": 3}
     states, step = None, 0
     for world_size, grad_accum, workers, count in [
@@ -146,7 +136,7 @@ def test_what_the_one_order_reads_need_not_be_what_is_drawn(
         ({}, {"subsets": plain.subsets, "repeats": plain.repeats}, [shares, *ENTRIES]),
     ):
         plan = {"repeats": given_settings.get("repeats", {}), "packing": "concat", **plan}
-        wanted = wanted_steps(corpora, encode, Mixing(ENTRIES), **plan)
+        wanted = wanted_steps(corpora, encode, Mixing(ENTRIES), STEPS, **plan)
         changes = {**settings, "packing": "concat", "batch_size": 16, **given_settings}
         constant = {} if weights is ENTRIES else {"weights": shares}
         begun, state = run(folder, {**changes, **constant}, batches=8)

@@ -18,8 +18,8 @@ from tests.refusing import refused
 from tests.stream.collecting import counted, no_brown_fox, read_in_turn, run, run_ranks, steps_of
 from tests.stream.conftest import PACKINGS, Corpora, Settings
 from tests.stream.corpora import made, text
-from tests.stream.reference import Encoder, Plan
-from tests.stream.schedule_reference import Entries, Mixing, scheduled_steps
+from tests.stream.reference import Encoder
+from tests.stream.schedule_reference import Entries, Mixing, wanted_steps
 
 WIKIPEDIA = "Wikipedia (en)"
 BOOK = 900
@@ -32,22 +32,12 @@ ENTRIES: Entries = [
 STEPS = 24
 
 
-def wanted_steps(
-    corpora: Corpora, encode: Encoder, mixing: Mixing, steps: int = STEPS, **changes: Any
-) -> list[list[Any]]:
-    plan = Plan(
-        corpora["mixed"].shards,
-        **{"rows": 8, "columns": 2, "global_batch_size": 16, "seq_len": 64, "window": 16, **changes},
-    )
-    return scheduled_steps(corpora["mixed"].lines, plan, mixing, encode, steps)
-
-
 @pytest.mark.parametrize(("packing", "ramp"), list(product(PACKINGS, [0, 4, 9])))
 def test_steps_are_the_references_on_every_topology(
     corpora: Corpora, settings: Settings, encode: Encoder, packing: str, ramp: int
 ) -> None:
     """Ranks, micro-batches and workers change at each stop; the ramp of nine steps is cut short by the next entry."""
-    wanted = wanted_steps(corpora, encode, Mixing(ENTRIES, ramp), packing=packing)
+    wanted = wanted_steps(corpora, encode, Mixing(ENTRIES, ramp), STEPS, packing=packing)
     folder, changes = corpora["mixed"].folder, {**settings, "packing": packing, "weights": ENTRIES, "ramp": ramp}
     assert run(folder, {**changes, "batch_size": 16}, batches=STEPS)[0] == wanted
     states, step = None, 0
@@ -60,7 +50,7 @@ def test_steps_are_the_references_on_every_topology(
 
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_a_run_resumes_after_every_batch(corpora: Corpora, settings: Settings, encode: Encoder, packing: str) -> None:
-    wanted = wanted_steps(corpora, encode, Mixing(ENTRIES, 4), packing=packing)
+    wanted = wanted_steps(corpora, encode, Mixing(ENTRIES, 4), STEPS, packing=packing)
     changes = {**settings, "packing": packing, "weights": ENTRIES, "ramp": 4, "batch_size": 8, "grad_accum": 2}
     batches, state = [], None
     for _ in range(2 * STEPS):
@@ -71,7 +61,7 @@ def test_a_run_resumes_after_every_batch(corpora: Corpora, settings: Settings, e
 
 def test_other_settings_are_the_references(corpora: Corpora, settings: Settings, encode: Encoder) -> None:
     keep = {"seed": 7, "rows": 4, "columns": 3, "window": 5, "keep": lambda line: "brown" not in line.text}
-    wanted = wanted_steps(corpora, encode, Mixing(ENTRIES, 3), **keep)
+    wanted = wanted_steps(corpora, encode, Mixing(ENTRIES, 3), STEPS, **keep)
     changes = {"seed": 7, "lanes": (4, 3), "window": 5, "filters": [no_brown_fox], "weights": ENTRIES, "ramp": 3}
     assert run(corpora["mixed"].folder, {**settings, **changes, "batch_size": 16}, batches=STEPS)[0] == wanted
 
@@ -155,7 +145,7 @@ def test_steps_not_yet_reached_may_change(
     changes = {**settings, "packing": packing, "batch_size": 16}
     folder = corpora["mixed"].folder
     first: Settings = {**changes, "weights": ENTRIES[:2]}
-    wanted = wanted_steps(corpora, encode, Mixing(LONGER, 0, until, ENTRIES[:2]), packing=packing)
+    wanted = wanted_steps(corpora, encode, Mixing(LONGER, 0, until, ENTRIES[:2]), STEPS, packing=packing)
     begun, state = run(folder, first, batches=until)
     second = {**changes, "weights": LONGER}
     found, saved = run(folder, second, batches=6, state=state)
@@ -175,7 +165,7 @@ def test_a_subset_that_was_never_reached_may_be_left_out(corpora: Corpora, setti
     """Also one that a lane has drawn already, into an open window."""
     changes, folder = {**settings, "batch_size": 16}, corpora["mixed"].folder
     shorter: Entries = [*ENTRIES[:2], (13, {"Github": 1})]
-    wanted = wanted_steps(corpora, encode, Mixing(shorter, 0, 11, ENTRIES))
+    wanted = wanted_steps(corpora, encode, Mixing(shorter, 0, 11, ENTRIES), STEPS)
     begun, state = run(folder, {**changes, "weights": ENTRIES}, batches=11)
     assert begun + run(folder, {**changes, "weights": shorter}, batches=STEPS - 11, state=state)[0] == wanted
 

@@ -109,29 +109,11 @@ class RandomAccess:
                 lines, orders = lines[again], orders[again]
                 if not len(lines):
                     continue
-            if isinstance(index, TokenIndex):
-                parts += self._stored(unit, index, shard, position, lines, orders)
-                continue
-            # Without weights only the first copy has all subsets.
-            more_copies = {label for label, factor in self._repeats.items() if factor > unit.copy}
-            has_all = not unit.copy or selected.weights is not None
-            batch = self._readers.reader(shard).batch(lines, None if has_all else more_copies)
-            if not all(map(self._selects, set(batch.subsets))):
-                raise PilekitError(
-                    f"{index.path}: does not fit {selected.corpus.shards[shard].path} (documents have other "
-                    "subsets); remove it and make a new one with `pilekit index`"
-                )
-            weights = None if selected.weights is None else selected.weights.of(shard, batch.numbers)
-            batch = documents_of_copy(batch, self._repeats, self.sequence.seed, unit.epoch, unit.copy, shard, weights)
-            for filtered in self._filters([batch]) if len(batch) else ():
-                filtered_orders = orders
-                if not np.array_equal(lines, filtered.numbers):
-                    # Each document must be one of `lines`. The minimum is for numbers above all of them.
-                    at = np.minimum(np.searchsorted(lines, filtered.numbers), len(lines) - 1)
-                    if not np.array_equal(lines[at], filtered.numbers):
-                        raise self._filter_error()
-                    filtered_orders = orders[at]
-                parts.append(selected.lane_documents(filtered, shard, position, filtered_orders))
+            parts += (
+                self._stored(unit, index, shard, position, lines, orders)
+                if isinstance(index, TokenIndex)
+                else self._texts(unit, shard, position, lines, orders)
+            )
         if not parts:
             return LaneDocuments(document_table(0), [])
         table = parts[0].table if len(parts) == 1 else np.concatenate([part.table for part in parts])
@@ -141,6 +123,30 @@ class RandomAccess:
             raise self._filter_error()
         chosen = in_order[orders.searchsorted(document) :]
         return LaneDocuments(table[chosen], _chosen([part.texts for part in parts], chosen))
+
+    def _texts(self, unit: Unit, shard: int, position: int, lines: Int64, orders: Int64) -> Iterator[LaneDocuments]:
+        """Those of these documents of a shard that are read in this copy of their unit and pass the filters, if any."""
+        selected = self.selected
+        # Without weights only the first copy has all subsets.
+        more_copies = {label for label, factor in self._repeats.items() if factor > unit.copy}
+        has_all = not unit.copy or selected.weights is not None
+        batch = self._readers.reader(shard).batch(lines, None if has_all else more_copies)
+        if not all(map(self._selects, set(batch.subsets))):
+            raise PilekitError(
+                f"{selected.plan.indexes[shard].path}: does not fit {selected.corpus.shards[shard].path} (documents "
+                "have other subsets); remove it and make a new one with `pilekit index`"
+            )
+        weights = None if selected.weights is None else selected.weights.of(shard, batch.numbers)
+        batch = documents_of_copy(batch, self._repeats, self.sequence.seed, unit.epoch, unit.copy, shard, weights)
+        for filtered in self._filters([batch]) if len(batch) else ():
+            filtered_orders = orders
+            if not np.array_equal(lines, filtered.numbers):
+                # Each document must be one of `lines`. The minimum is for numbers above all of them.
+                at = np.minimum(np.searchsorted(lines, filtered.numbers), len(lines) - 1)
+                if not np.array_equal(lines[at], filtered.numbers):
+                    raise self._filter_error()
+                filtered_orders = orders[at]
+            yield selected.lane_documents(filtered, shard, position, filtered_orders)
 
     @cached_property
     def _subset_ids(self) -> Int64:
