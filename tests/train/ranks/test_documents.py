@@ -12,11 +12,13 @@ from pilekit import read_corpus, seen
 from pilekit.train.log.document_log import LogPart, in_order, log_parts, logged_steps
 from pilekit.train.log.metrics import StepMetrics
 from tests.process_groups import RankFailed
+from tests.stopping import wait_for
 from tests.train.log.test_document_log import assert_is_table_of
 from tests.train.ranks.fitting import Job, fit
 from tests.train.runs import trainer
 
-CHANGES = ("checkpoint.every=7", "train.micro_batch_size=1")
+EVERY = 7
+CHANGES = (f"checkpoint.every={EVERY}", "train.micro_batch_size=1")
 """Steps 8 to 13 are logged with the checkpoint of step 14."""
 
 Start = tuple[int, int, tuple[str, ...]]
@@ -24,10 +26,12 @@ Start = tuple[int, int, tuple[str, ...]]
 
 
 def fit_until_killed(made: Path, out: Path, changes: tuple[str, ...], step: int) -> None:
-    """Train; every rank is killed after a step that it has just recorded."""
+    """Train; every rank is killed after a step that it has just recorded, with the checkpoint before it complete."""
 
     def kill(metrics: StepMetrics) -> None:
         if metrics.step == step:
+            # It is saved beside training, which may be faster.
+            wait_for(Path(out, f"checkpoints/step-{step // EVERY * EVERY}").exists)
             os.kill(os.getpid(), signal.SIGKILL)
 
     fit(made, out, changes, also=kill)
