@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 def free_port() -> int:
-    """A port that nothing listens on and that is still free when the ranks connect to it.
+    """A port that nothing listens on, drawn at random from ports that no system gives away before the ranks use it.
 
     Systems give the ports from 32,768 on (Linux) or 49,152 on (macOS) to whoever asks for any, and Ray those from
     10,002 to 19,999 to its workers; this port is between them.

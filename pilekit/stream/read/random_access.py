@@ -125,7 +125,7 @@ class RandomAccess:
         return LaneDocuments(table[chosen], _chosen([part.texts for part in parts], chosen))
 
     def _texts(self, unit: Unit, shard: int, position: int, lines: Int64, orders: Int64) -> Iterator[LaneDocuments]:
-        """Those of these documents of a shard that are read in this copy of their unit and pass the filters, if any."""
+        """The documents of these lines that this copy of their unit reads and the filters keep, if any."""
         selected = self.selected
         # Without weights only the first copy has all subsets.
         more_copies = {label for label, factor in self._repeats.items() if factor > unit.copy}
@@ -156,7 +156,7 @@ class RandomAccess:
     def _stored(
         self, unit: Unit, index: TokenIndex, shard: int, position: int, lines: Int64, orders: Int64
     ) -> Iterator[LaneDocuments]:
-        """Those of these documents of token files that are read in this copy of their unit, if any."""
+        """The documents of these numbers of a token file that this copy of their unit reads, if any."""
         selected, codes = self.selected, index.codes_of(lines)
         if self._repeats or selected.weights is not None:
             factors = np.array([self._repeats.get(label, 1.0) for label in index.header.subsets])[codes]
